@@ -1,0 +1,117 @@
+"""What every engine is: token ids in, token ids out, one bounded set of slots."""
+
+from collections.abc import AsyncGenerator, Sequence
+from enum import Enum
+from typing import Protocol
+
+import msgspec
+
+
+class Finish(Enum):
+    """Why a generation ended by itself."""
+
+    STOP = "stop"
+    LENGTH = "length"
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
+    """How to choose tokens; every field is set, nothing is left to an engine's default.
+
+    Random numbers depend on (seed, position of the token in the generation) only, so that a request
+    that is resumed elsewhere continues identically.
+    """
+
+    max_tokens: int
+    temperature: float = 1.0  # 0 is greedy
+    top_p: float = 1.0  # 0 keeps the best token only
+    top_k: int = 0  # 0 is off
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0  # over prompt and completion; 0 is treated as off
+    seed: int = 0
+    stop_token_ids: tuple[int, ...] = ()  # the engine ends after one of these and includes it
+    logprobs: int | None = None  # how many alternatives per token; None reports nothing
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True):
+    """Natural logarithms of the probabilities before temperature and penalties; always finite."""
+
+    chosen: float
+    top: list[tuple[int, float]]  # (token id, logprob), likeliest first
+
+
+class StepOutput(msgspec.Struct, frozen=True):
+    """What one or several engine steps added to a generation."""
+
+    token_ids: list[int]
+    logprobs: list[TokenLogprobs] | None = None  # one for each token id, if asked for
+    finish: Finish | None = None  # set on the last output and on no other
+    cached_tokens: int = 0  # prompt tokens that came from the prefix cache; exact
+
+
+class EngineStats(msgspec.Struct, frozen=True):
+    """Counters of an engine now; totals count since its start."""
+
+    running: int
+    waiting: int  # accepted, prefill not begun
+    kv_blocks_used: int
+    kv_blocks_total: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    preemptions: int
+
+
+class EngineError(Exception):
+    """The engine failed this request; another worker may do better."""
+
+
+class EngineDeadError(EngineError):
+    """The engine cannot run anything any more; its process has to be replaced."""
+
+
+class Engine(Protocol):
+    """A model that is loaded and generates.
+
+    Every method is called from one event loop; the engine's own work runs in threads or processes
+    that do not hold that loop up.
+    """
+
+    @property
+    def name(self) -> str:
+        """Such as ``cpu``, ``scripted`` or ``tensorrt-llm``."""
+
+    @property
+    def slots(self) -> int:
+        """How many generations may run at once."""
+
+    @property
+    def context_length(self) -> int:
+        """Prompt and completion together, in tokens."""
+
+    def generate(
+        self, token_ids: Sequence[int], sampling: SamplingParams, *, cache_salt: str
+    ) -> AsyncGenerator[StepOutput, None]:
+        """Generate until a stop token or max_tokens.
+
+        Closing the generator aborts: when ``aclose()`` returns, the engine holds nothing of the
+        request any more. Prefix-cache blocks are shared only between requests of equal cache_salt.
+
+        Raises:
+            EngineError: this request failed.
+            EngineDeadError: the engine failed as a whole.
+        """
+
+    def stats(self) -> EngineStats:
+        """Read the counters; cheap."""
+
+    def health(self) -> None:
+        """Return if the engine makes progress.
+
+        Raises:
+            EngineDeadError: it does not, with the reason.
+        """
+
+    async def close(self) -> None:
+        """Abort what runs and free all memory."""
