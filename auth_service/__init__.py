@@ -1,0 +1,1 @@
+"""Who is this key, may it call, and what did it use."""

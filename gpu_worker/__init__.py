@@ -1,0 +1,1 @@
+"""How a model speaks: template, tokens, text; and the engines that run it."""

@@ -1,0 +1,1 @@
+"""Which worker, now or queued or refused."""

@@ -1,0 +1,1 @@
+"""`fastrun up`: the whole stack on one machine, as child processes."""

@@ -1,0 +1,1 @@
+"""What every service is built with; knows no service."""

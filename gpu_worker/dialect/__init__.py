@@ -1,0 +1,1 @@
+"""How a model speaks: chat into tokens, tokens into text. Pure."""

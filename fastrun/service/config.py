@@ -1,0 +1,140 @@
+"""Settings of a service: environment and TOML become one frozen Struct, or every problem is named.
+
+A field ``port`` of the service ``edge`` is read from, first wins:
+
+1. ``FASTRUN_EDGE_PORT``, or the content of the file that ``FASTRUN_EDGE_PORT_FILE`` names;
+2. ``port`` in table ``[edge]`` of the TOML file that ``FASTRUN_CONFIG`` names;
+3. the field's default.
+
+A field may have another environment name: ``Annotated[str, environment("DATABASE_URL")]``.
+"""
+
+import difflib
+import sys
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class ConfigError(Exception):
+    """One line for each problem; ``problems`` holds them."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+def environment(name: str) -> msgspec.Meta:
+    """Name the environment variable of a field, in place of the derived one."""
+    return msgspec.Meta(extra={"environment": name})
+
+
+def load(kind: type[T], service: str, environ: Mapping[str, str]) -> T:
+    """Read the settings of one service.
+
+    Raises:
+        ConfigError: with every problem, not only the first.
+    """
+    problems: list[str] = []
+    table = _table(service, environ, problems)
+    hints = get_type_hints(kind, include_extras=True)
+    prefix = f"FASTRUN_{service.upper()}_"
+    values: dict[str, Any] = {}
+    known: set[str] = set()
+    for field in msgspec.structs.fields(kind):
+        hint = hints[field.name]
+        name = _environment_name(hint) or f"{prefix}{field.name.upper()}"
+        known.update((name, f"{name}_FILE"))
+        found = _lookup(name, field.name, environ, table, problems)
+        if found is None:
+            if field.required:
+                problems.append(f"{name}: must be set")
+            continue
+        source, raw = found
+        try:
+            values[field.name] = msgspec.convert(_split(raw, hint), hint, strict=False)
+        except msgspec.ValidationError as error:
+            problems.append(f"{source}: {error}")
+    fields = {field.name for field in msgspec.structs.fields(kind)}
+    problems += [_unknown(f"{service}.{key}", key, fields) for key in table if key not in fields]
+    problems += [
+        _unknown(name, name, known)
+        for name in environ
+        if name.startswith(prefix) and name not in known
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return kind(**values)
+
+
+def load_or_exit(kind: type[T], service: str, environ: Mapping[str, str]) -> T:
+    """Read the settings, or print every problem to stderr and exit with status 2."""
+    try:
+        return load(kind, service, environ)
+    except ConfigError as error:
+        for problem in error.problems:
+            print(f"{service}: {problem}", file=sys.stderr)  # noqa: T201 - logs need a config first
+        raise SystemExit(2) from None
+
+
+def _table(service: str, environ: Mapping[str, str], problems: list[str]) -> dict[str, Any]:
+    path = environ.get("FASTRUN_CONFIG")
+    if not path:
+        return {}
+    try:
+        table = tomllib.loads(Path(path).read_text()).get(service, {})
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        problems.append(f"FASTRUN_CONFIG: {path}: {error}")
+        return {}
+    if not isinstance(table, dict):
+        problems.append(f"FASTRUN_CONFIG: {path}: [{service}] must be a table")
+        return {}
+    return table
+
+
+def _lookup(
+    name: str,
+    field: str,
+    environ: Mapping[str, str],
+    table: Mapping[str, Any],
+    problems: list[str],
+) -> tuple[str, Any] | None:
+    if name in environ:
+        return name, environ[name]
+    if path := environ.get(f"{name}_FILE"):
+        try:
+            return f"{name}_FILE", Path(path).read_text().strip()
+        except OSError as error:
+            problems.append(f"{name}_FILE: {path}: {error.strerror}")
+            return None
+    if field in table:
+        return f"{field} in FASTRUN_CONFIG", table[field]
+    return None
+
+
+def _environment_name(hint: Any) -> str | None:
+    if get_origin(hint) is not Annotated:
+        return None
+    for meta in get_args(hint)[1:]:
+        if isinstance(meta, msgspec.Meta) and meta.extra and "environment" in meta.extra:
+            return str(meta.extra["environment"])
+    return None
+
+
+def _split(raw: Any, hint: Any) -> Any:
+    """Turn a comma-separated string into a list where the field is one."""
+    if get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    if isinstance(raw, str) and get_origin(hint) in (list, tuple):
+        return [part.strip() for part in raw.split(",") if part.strip()]
+    return raw
+
+
+def _unknown(shown: str, name: str, known: set[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"{shown}: unknown setting" + (f", did you mean {close[0]}?" if close else "")

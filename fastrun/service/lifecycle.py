@@ -1,0 +1,126 @@
+"""How a service lives: start, serve until a signal, drain with grace, stop; a second signal exits.
+
+A service that is a child of `fastrun up` also ends when its parent does, even by kill -9: by the
+kernel's death signal where there is one (Linux), and by a pipe that closes with the parent.
+"""
+
+import asyncio
+import ctypes
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+import structlog
+
+log = structlog.get_logger()
+
+PARENT_PIPE = "FASTRUN_PARENT_FD"
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+class Service(Protocol):
+    """What run() drives."""
+
+    async def start(self) -> None:
+        """Return when the service serves.
+
+        Raises:
+            StartError: it cannot, with one sentence that says what to do.
+        """
+
+    async def drain(self) -> None:
+        """Take nothing new and return when all that runs has ended; cancelled after the grace."""
+
+    async def stop(self) -> None:
+        """Close everything."""
+
+
+class StartError(Exception):
+    """The service cannot start; the message says what to do."""
+
+
+def run(service: Callable[[], Service], *, grace_s: float) -> None:
+    """Run a service until SIGTERM or SIGINT, then leave the process with its exit status.
+
+    Args:
+        service: makes the service inside the running event loop.
+        grace_s: how long drain() may take.
+    """
+    follow_parent(os.environ)
+    runner = _runner()
+    sys.exit(runner(_live(service, grace_s)))
+
+
+async def _live(make: Callable[[], Service], grace_s: float) -> int:
+    stopping = _signals()
+    service = make()
+    try:
+        starting = asyncio.create_task(service.start())
+        stop = asyncio.create_task(stopping.wait())
+        await asyncio.wait({starting, stop}, return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+            await asyncio.wait({starting})
+            return 0
+        await starting
+        log.info("service_started", pid=os.getpid())
+        await stop
+        log.info("service_draining", grace_s=grace_s)
+        await _bounded(service.drain(), grace_s)
+    except (StartError, OSError) as error:
+        log.error("service_not_started", reason=str(error))  # noqa: TRY400 - a sentence, no trace
+        return 1
+    finally:
+        await service.stop()
+    log.info("service_stopped")
+    return 0
+
+
+async def _bounded(work: Coroutine[Any, Any, None], limit_s: float) -> None:
+    try:
+        await asyncio.wait_for(work, limit_s)
+    except TimeoutError:
+        log.warning("drain_cut_short", grace_s=limit_s)
+
+
+def _signals() -> asyncio.Event:
+    """Return an event that the first SIGTERM or SIGINT sets; the second one exits at once."""
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+
+    def on_signal() -> None:
+        if stopping.is_set():
+            os._exit(130)
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    return stopping
+
+
+def _runner() -> Callable[[Coroutine[Any, Any, int]], int]:
+    """Return uvloop's run where it is installed (a GPU image has none), else asyncio's."""
+    try:
+        import uvloop  # noqa: PLC0415 - optional
+    except ImportError:
+        return asyncio.run
+    return uvloop.run
+
+
+def follow_parent(environ: "os._Environ[str]") -> None:
+    """Die with the parent that started this process with a pipe in FASTRUN_PARENT_FD."""
+    descriptor = environ.pop(PARENT_PIPE, None)
+    if descriptor is None:
+        return
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    def watch() -> None:
+        # The parent never writes: a read returns only when its end is closed.
+        os.read(int(descriptor), 1)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()

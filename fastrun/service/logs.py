@@ -1,0 +1,70 @@
+"""Logs as structured events: console on a terminal, JSON lines elsewhere, one formatter for all."""
+
+import logging
+import sys
+from typing import Any, TextIO
+
+import orjson
+import structlog
+
+LEVELS = ("debug", "info", "warning", "error")
+
+
+def configure(service: str, *, level: str = "info", stream: TextIO | None = None) -> None:
+    """Send structlog's events and the standard library's records through one formatter.
+
+    Args:
+        service: stands in every line.
+        level: one of LEVELS.
+        stream: where lines go; default stderr. A terminal gets coloured text, all else JSON.
+    """
+    stream = stream or sys.stderr
+    number = logging.getLevelName(level.upper())
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+        _named(service),
+    ]
+    renderers: list[structlog.typing.Processor]
+    if stream.isatty():
+        renderers = [structlog.dev.ConsoleRenderer()]
+    else:
+        renderers = [
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(serializer=_dumps),
+        ]
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(number)
+    # aiohttp's access log repeats what the edge logs itself.
+    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
+
+
+def _named(service: str) -> structlog.typing.Processor:
+    def add(
+        _logger: Any, _method: str, event: structlog.typing.EventDict
+    ) -> structlog.typing.EventDict:
+        event["service"] = service
+        return event
+
+    return add
+
+
+def _dumps(event: Any, **_options: Any) -> str:
+    return orjson.dumps(event, default=str).decode()

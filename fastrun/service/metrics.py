@@ -1,0 +1,77 @@
+"""The admin port of a service: /metrics, /healthz and /readyz, on a thread of its own.
+
+The standard library's server is enough here, and lets a GPU worker do without an HTTP framework.
+It answers also when the event loop is stuck, which is just what /healthz is asked about.
+"""
+
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+Check = Callable[[], str | None]
+"""Returns None when all is well, else one sentence that says what is not."""
+
+
+class AdminServer:
+    """Serves one registry and two checks over HTTP until closed."""
+
+    def __init__(self, registry: CollectorRegistry, *, alive: Check, ready: Check) -> None:
+        self._registry = registry
+        self._checks = {"/healthz": alive, "/readyz": ready}
+        self._server: ThreadingHTTPServer | None = None
+
+    def start(self, host: str, port: int) -> int:
+        """Listen; port 0 takes a free one.
+
+        Returns:
+            The port.
+
+        Raises:
+            OSError: the port is in use.
+        """
+        server = ThreadingHTTPServer((host, port), self._handler())
+        server.daemon_threads = True
+        self._server = server
+        threading.Thread(target=server.serve_forever, name="admin", daemon=True).start()
+        return int(server.server_address[1])
+
+    def close(self) -> None:
+        """Stop listening."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+    def answer(self, path: str) -> tuple[int, str, bytes]:
+        """Return status, content type and body for a path."""
+        if path == "/metrics":
+            return 200, CONTENT_TYPE_LATEST, generate_latest(self._registry)
+        check = self._checks.get(path)
+        if check is None:
+            return 404, "text/plain", b"try /metrics, /healthz or /readyz\n"
+        problem = check()
+        return (
+            (503, "text/plain", f"{problem}\n".encode())
+            if problem
+            else (200, "text/plain", b"ok\n")
+        )
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        answer = self.answer
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                status, kind, body = answer(self.path.partition("?")[0])
+                self.send_response(status)
+                self.send_header("content-type", kind)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
+                """Scrapes are no news."""
+
+        return Handler
