@@ -1,16 +1,18 @@
 """How a service lives: start, serve until a signal, drain with grace, stop; a second signal exits.
 
 A service that is a child of `fastrun up` also ends when its parent does, even by kill -9: by the
-kernel's death signal where there is one (Linux), and by a pipe that closes with the parent.
+kernel's death signal where there is one (Linux), and by a pipe that closes with the parent. It tells
+its parent in one line of JSON that it serves, on which ports, or why it cannot.
 """
 
 import asyncio
 import ctypes
+import json
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
 import structlog
@@ -18,14 +20,18 @@ import structlog
 log = structlog.get_logger()
 
 PARENT_PIPE = "FASTRUN_PARENT_FD"
+READY_PIPE = "FASTRUN_READY_FD"
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class Service(Protocol):
     """What run() drives."""
 
-    async def start(self) -> None:
+    async def start(self) -> Mapping[str, int]:
         """Return when the service serves.
+
+        Returns:
+            The ports it listens on, by name, such as ``{"grpc": 7001, "admin": 9101}``.
 
         Raises:
             StartError: it cannot, with one sentence that says what to do.
@@ -65,13 +71,15 @@ async def _live(make: Callable[[], Service], grace_s: float) -> int:
             starting.cancel()
             await asyncio.wait({starting})
             return 0
-        await starting
-        log.info("service_started", pid=os.getpid())
+        ports = await starting
+        log.info("service_started", pid=os.getpid(), **ports)
+        _tell_parent({"ports": dict(ports)})
         await stop
         log.info("service_draining", grace_s=grace_s)
         await _bounded(service.drain(), grace_s)
     except (StartError, OSError) as error:
         log.error("service_not_started", reason=str(error))  # noqa: TRY400 - a sentence, no trace
+        _tell_parent({"error": str(error)})
         return 1
     finally:
         await service.stop()
@@ -108,6 +116,14 @@ def _runner() -> Callable[[Coroutine[Any, Any, int]], int]:
     except ImportError:
         return asyncio.run
     return uvloop.run
+
+
+def _tell_parent(message: dict[str, Any]) -> None:
+    descriptor = os.environ.pop(READY_PIPE, None)
+    if descriptor is None:
+        return
+    with os.fdopen(int(descriptor), "w") as pipe:
+        pipe.write(json.dumps(message) + "\n")
 
 
 def follow_parent(environ: "os._Environ[str]") -> None:
