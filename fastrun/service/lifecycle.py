@@ -1,8 +1,8 @@
 """How a service lives: start, serve until a signal, drain with grace, stop; a second signal exits.
 
 A service that is a child of `fastrun up` also ends when its parent does, even by kill -9: by the
-kernel's death signal where there is one (Linux), and by a pipe that closes with the parent. It tells
-its parent in one line of JSON that it serves, on which ports, or why it cannot.
+kernel's death signal where there is one (Linux), and by a pipe that closes with the parent. It
+tells its parent in one line of JSON that it serves, on which ports, or why it cannot.
 """
 
 import asyncio
