@@ -161,6 +161,6 @@ async def test_a_failed_call_carries_its_detail():
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stub.GetInfo(worker_pb2.GetInfoRequest())
         error = ServiceError.of_rpc(caught.value)
-        assert grpc.StatusCode.RESOURCE_EXHAUSTED == caught.value.code()
+        assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert error.detail.reason == ErrorReason.ERROR_REASON_NO_SLOT
         assert error.detail.retry_after_ms == 250

@@ -1,0 +1,80 @@
+"""Settings from environment and TOML."""
+
+from typing import Annotated
+
+import msgspec
+import pytest
+
+from fastrun.service import config
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    database_url: Annotated[str, config.environment("DATABASE_URL")]
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 8000
+    names: list[str] = []
+    strict: bool = False
+    pepper: str = ""
+
+
+def test_environment_is_read_and_converted():
+    """Numbers, booleans and comma-separated lists come out of strings."""
+    environ = {
+        "DATABASE_URL": "postgresql://db",
+        "FASTRUN_EDGE_PORT": "9000",
+        "FASTRUN_EDGE_NAMES": "a, b,",
+        "FASTRUN_EDGE_STRICT": "true",
+    }
+    assert config.load(Config, "edge", environ) == Config(
+        database_url="postgresql://db", port=9000, names=["a", "b"], strict=True
+    )
+
+
+def test_file_is_below_environment(tmp_path):
+    """The environment wins over the TOML table, and the table over the default."""
+    path = tmp_path / "fastrun.toml"
+    path.write_text('[edge]\nport = 1\nnames = ["x"]\n[auth]\nport = 2\n')
+    environ = {"FASTRUN_CONFIG": str(path), "DATABASE_URL": "d", "FASTRUN_EDGE_PORT": "3"}
+    loaded = config.load(Config, "edge", environ)
+    assert (loaded.port, loaded.names) == (3, ["x"])
+
+
+def test_secret_from_a_file(tmp_path):
+    """A name with _FILE reads the value from that file, without its last newline."""
+    path = tmp_path / "pepper"
+    path.write_text("hot\n")
+    environ = {"DATABASE_URL": "d", "FASTRUN_EDGE_PEPPER_FILE": str(path)}
+    assert config.load(Config, "edge", environ).pepper == "hot"
+
+
+def test_every_problem_is_named_at_once(tmp_path):
+    """A missing, a wrong and two unknown settings give four problems, not one."""
+    path = tmp_path / "fastrun.toml"
+    path.write_text("[edge]\nprot = 1\n")
+    environ = {
+        "FASTRUN_CONFIG": str(path),
+        "FASTRUN_EDGE_PORT": "many",
+        "FASTRUN_EDGE_STRIKT": "1",
+    }
+    with pytest.raises(config.ConfigError) as caught:
+        config.load(Config, "edge", environ)
+    problems = caught.value.problems
+    assert len(problems) == 4
+    assert "DATABASE_URL: must be set" in problems
+    assert any(problem.startswith("FASTRUN_EDGE_PORT: Expected `int`") for problem in problems)
+    assert "edge.prot: unknown setting, did you mean port?" in problems
+    assert "FASTRUN_EDGE_STRIKT: unknown setting, did you mean FASTRUN_EDGE_STRICT?" in problems
+
+
+def test_values_never_stand_in_a_problem():
+    """A wrong value may be a secret, so it is not repeated."""
+    with pytest.raises(config.ConfigError) as caught:
+        config.load(Config, "edge", {"DATABASE_URL": "d", "FASTRUN_EDGE_PORT": "hunter2"})
+    assert "hunter2" not in str(caught.value)
+
+
+def test_exit_status_is_2(capsys):
+    """load_or_exit prints the problems to stderr and exits with 2."""
+    with pytest.raises(SystemExit) as caught:
+        config.load_or_exit(Config, "edge", {})
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == "edge: DATABASE_URL: must be set\n"

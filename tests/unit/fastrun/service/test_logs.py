@@ -1,0 +1,77 @@
+"""Every log line through one formatter."""
+
+import io
+import json
+import logging
+import sys
+
+import pytest
+import structlog
+
+from fastrun.service import logs
+
+
+@pytest.fixture
+def lines():
+    root = logging.getLogger()
+    before = (root.handlers[:], root.level)
+    stream = io.StringIO()
+    logs.configure("edge", stream=stream)
+    yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
+    root.handlers[:], level = before[0], before[1]
+    root.setLevel(level)
+    structlog.reset_defaults()
+    structlog.contextvars.clear_contextvars()
+
+
+def test_events_are_json_lines_with_values(lines):
+    """An event has its name, its values, its level, its service and the bound request id."""
+    structlog.contextvars.bind_contextvars(request_id="r1")
+    structlog.get_logger("here").info("request_finished", tokens=3)
+    (line,) = lines()
+    assert line.pop("timestamp").endswith("Z")
+    assert line == {
+        "event": "request_finished",
+        "tokens": 3,
+        "level": "info",
+        "logger": "here",
+        "service": "edge",
+        "request_id": "r1",
+    }
+
+
+def test_standard_library_goes_the_same_way(lines):
+    """A library's record comes out in the same form."""
+    logging.getLogger("asyncpg").warning("lost %s", "it")
+    (line,) = lines()
+    assert (line["event"], line["service"], line["level"]) == ("lost it", "edge", "warning")
+
+
+def test_exceptions_stay_in_their_line(lines):
+    """A trace is a value of its event, not further lines."""
+    try:
+        raise ValueError("broken")
+    except ValueError:
+        structlog.get_logger().exception("call_failed")
+    (line,) = lines()
+    assert "ValueError: broken" in line["exception"]
+
+
+def test_level_filters(lines):
+    """Debug events stay silent at the level info."""
+    structlog.get_logger().debug("detail")
+    logging.getLogger("grpc").debug("detail")
+    assert lines() == []
+
+
+def test_stderr_is_the_default(capsys):
+    """Without a stream the lines go to stderr, so that stdout stays for people."""
+    root = logging.getLogger()
+    before = (root.handlers[:], root.level)
+    try:
+        logs.configure("edge")
+        assert root.handlers[0].stream is sys.stderr
+    finally:
+        root.handlers[:] = before[0]
+        root.setLevel(before[1])
+        structlog.reset_defaults()
