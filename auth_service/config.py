@@ -1,0 +1,28 @@
+"""Settings of the auth service."""
+
+from typing import Annotated
+
+import msgspec
+
+from fastrun.service.config import environment
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """Read from FASTRUN_AUTH_* and DATABASE_URL; see fastrun.service.config."""
+
+    database_url: Annotated[str, environment("DATABASE_URL")]
+    """Where Postgres is: postgresql://user:password@host:port/database."""
+    pepper: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-fA-F]{64,}$")]
+    """Secret of the stored key digests: at least 32 bytes, in hexadecimal. Never in the database."""
+    listen: str = "127.0.0.1:7001"
+    """host:port of the gRPC server; port 0 takes a free one."""
+    admin_listen: str = "127.0.0.1:9101"
+    """host:port of /metrics, /healthz and /readyz."""
+    pool_size: Annotated[int, msgspec.Meta(ge=1, le=100)] = 8
+    """Most connections to Postgres."""
+    verify_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 0.3
+    """Hard limit of one key lookup, also when Postgres is frozen."""
+    log_level: str = "info"
+    """debug, info, warning or error."""
+    grace_s: Annotated[float, msgspec.Meta(ge=0)] = 10.0
+    """How long running calls may take after SIGTERM."""
