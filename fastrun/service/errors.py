@@ -28,6 +28,7 @@ STATUS: dict[int, grpc.StatusCode] = {
     ErrorReason.ERROR_REASON_NOT_FOUND: grpc.StatusCode.NOT_FOUND,
     ErrorReason.ERROR_REASON_CONFLICT: grpc.StatusCode.FAILED_PRECONDITION,
     ErrorReason.ERROR_REASON_INTERNAL: grpc.StatusCode.INTERNAL,
+    ErrorReason.ERROR_REASON_ALREADY_EXISTS: grpc.StatusCode.ALREADY_EXISTS,
 }
 
 
