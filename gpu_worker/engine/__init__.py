@@ -1,0 +1,1 @@
+"""Engines: what turns token ids into token ids."""

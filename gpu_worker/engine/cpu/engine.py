@@ -1,0 +1,318 @@
+"""The CPU engine: requests come from an event loop, steps run in a thread of their own."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable
+from collections.abc import Sequence as ReadOnlySequence
+from functools import partial
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import structlog
+
+from gpu_worker.engine.cpu.batch import ContinuousBatch
+from gpu_worker.engine.cpu.blocks import BlockPool
+from gpu_worker.engine.cpu.network import Network
+from gpu_worker.engine.cpu.sampler import sample
+from gpu_worker.engine.cpu.sequence import Sequence
+from gpu_worker.engine.protocol import (
+    EngineDeadError,
+    EngineError,
+    EngineStats,
+    Finish,
+    SamplingParams,
+    StepOutput,
+    TokenLogprobs,
+)
+
+log = structlog.get_logger(__name__)
+
+# Tokens that one step computes at most: a compromise between the prefill of one request and the
+# delay between the tokens of all others.
+TOKENS_PER_STEP = 128
+STALLED_AFTER_S = 60.0
+CLOSE_TIMEOUT_S = 30.0
+
+_Value = TypeVar("_Value")
+
+
+class _Stream:
+    """What the event loop knows of a generation; touched by the loop alone."""
+
+    def __init__(self, sequence: Sequence, released: asyncio.Future[None]) -> None:
+        self.sequence = sequence
+        self.released = released
+        self.moved = asyncio.Event()
+        self.error: EngineError | None = None
+        self.finish: Finish | None = None
+        self._token_ids: list[int] = []
+        self._logprobs: list[TokenLogprobs] = []
+
+    def add(self, token: "_Token") -> None:
+        self._token_ids.append(token.token_id)
+        if token.logprobs is not None:
+            self._logprobs.append(token.logprobs)
+        self.finish = token.finish
+        self.moved.set()
+
+    def fail(self, error: EngineError) -> None:
+        self.error = error
+        self.moved.set()
+
+    async def next(self) -> StepOutput:
+        """Wait for tokens and take all there are."""
+        await self.moved.wait()
+        self.moved.clear()
+        if self.error is not None:
+            raise self.error
+        output = StepOutput(
+            token_ids=self._token_ids,
+            logprobs=self._logprobs if self.sequence.sampler.logprobs is not None else None,
+            finish=self.finish,
+            cached_tokens=self.sequence.cached_tokens or 0,
+        )
+        self._token_ids, self._logprobs = [], []
+        return output
+
+
+class _Token(NamedTuple):
+    """One sampled token on its way from the step thread to the event loop."""
+
+    stream: _Stream
+    token_id: int
+    logprobs: TokenLogprobs | None
+    finish: Finish | None
+
+
+class CpuEngine:
+    """Continuous batching over a network with a paged KV cache."""
+
+    name = "cpu"
+
+    def __init__(
+        self,
+        network: Network,
+        *,
+        slots: int,
+        context_length: int,
+        blocks: int,
+        tokens_per_step: int = TOKENS_PER_STEP,
+        stalled_after_s: float = STALLED_AFTER_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Start the step thread.
+
+        Args:
+            network: the model, its KV cache allocated with that many blocks.
+            slots: how many generations run at once.
+            context_length: of the model, in tokens; less if the blocks hold less.
+            blocks: size of the KV cache.
+            tokens_per_step: how many tokens a step computes at most.
+            stalled_after_s: how long a step may take before the engine counts as dead.
+            clock: monotonic seconds.
+        """
+        self._network = network
+        self._slots = slots
+        self._context_length = min(context_length, blocks * network.block_size)
+        self._pool = BlockPool(blocks)
+        self._batch = ContinuousBatch(
+            self._pool,
+            block_size=network.block_size,
+            slots=slots,
+            tokens_per_step=tokens_per_step,
+        )
+        self._stalled_after_s = stalled_after_s
+        self._clock = clock
+        # The event loop's side.
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._streams: set[_Stream] = set()
+        self._accepted = 0
+        self._death: str | None = None
+        # The step thread's side; the loop only reads.
+        self._stream_of: dict[Sequence, _Stream] = {}
+        self._taken = 0
+        self._completion_tokens = 0
+        self._step_began: float | None = None
+        self._stopping = False
+        # From the loop to the step thread: what to do between two steps.
+        self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._thread = Thread(target=self._run, name="cpu-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def slots(self) -> int:
+        """How many generations run at once."""
+        return self._slots
+
+    @property
+    def context_length(self) -> int:
+        """Prompt and completion together, in tokens."""
+        return self._context_length
+
+    async def generate(
+        self, token_ids: ReadOnlySequence[int], sampling: SamplingParams, *, cache_salt: str
+    ) -> AsyncGenerator[StepOutput, None]:
+        """Generate; max_tokens is cut to what the context holds."""
+        sequence = self._sequence(token_ids, sampling, cache_salt)
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._loop = loop
+            self._streams.clear()
+        stream = _Stream(sequence, loop.create_future())
+        self._streams.add(stream)
+        self._accepted += 1
+        self._commands.put(partial(self._begin, stream))
+        try:
+            output = await stream.next()
+            while output.finish is None:
+                yield output
+                output = await stream.next()
+            yield output
+        finally:
+            if stream in self._streams:
+                self._commands.put(partial(self._abort, stream))
+                await asyncio.shield(stream.released)
+
+    def stats(self) -> EngineStats:
+        """Read the counters."""
+        batch = self._batch
+        return EngineStats(
+            running=batch.running,
+            waiting=batch.waiting + self._accepted - self._taken,
+            kv_blocks_used=self._pool.held,
+            kv_blocks_total=self._pool.size,
+            prompt_tokens=batch.prompt_tokens,
+            cached_tokens=batch.cached_tokens,
+            completion_tokens=self._completion_tokens,
+            preemptions=batch.preemptions,
+        )
+
+    def health(self) -> None:
+        """Return if steps are made or none is wanted."""
+        if self._death is not None:
+            raise EngineDeadError(self._death)
+        began = self._step_began
+        if began is not None and (seconds := self._clock() - began) > self._stalled_after_s:
+            raise EngineDeadError(f"a step of the engine has not ended for {seconds:.0f} s")
+
+    async def close(self) -> None:
+        """Abort what runs, end the thread and free the model; the second call does nothing."""
+        if self._death is None:
+            self._death = "the engine was closed"
+        self._commands.put(self._stop)
+        await asyncio.to_thread(self._thread.join, CLOSE_TIMEOUT_S)
+        self._fail_all(self._death)
+        self._network.close()
+
+    def _sequence(
+        self, token_ids: ReadOnlySequence[int], sampling: SamplingParams, cache_salt: str
+    ) -> Sequence:
+        """Check a request, so that nothing reaches the network that could harm other requests."""
+        if self._death is not None:
+            raise EngineDeadError(self._death)
+        prompt = np.array(token_ids, np.int64)
+        room = self._context_length - len(prompt)
+        if len(prompt) == 0 or sampling.max_tokens < 1:
+            raise EngineError("a generation needs a prompt and max_tokens of at least 1")
+        if room < 1:
+            raise EngineError(
+                f"the prompt has {len(prompt)} tokens, and the engine holds "
+                f"{self._context_length} with the completion"
+            )
+        if prompt.min() < 0 or prompt.max() >= self._network.vocabulary:
+            raise EngineError("the prompt has a token id that is not in the model's vocabulary")
+        return Sequence(
+            prompt,
+            sampling,
+            max_tokens=min(sampling.max_tokens, room),
+            cache_salt=cache_salt,
+            block_size=self._network.block_size,
+        )
+
+    # What follows down to _tell runs in the step thread.
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self._obey()
+                if self._stream_of and not self._stopping:
+                    self._step_began = self._clock()
+                    self._step()
+                    self._step_began = None
+        except Exception as error:
+            log.exception("engine_died")
+            self._tell(self._fail_all, f"the engine's step failed: {error}")
+
+    def _obey(self) -> None:
+        """Do what the loop asked for; with nothing to run, wait until it asks."""
+        if not self._stream_of:
+            self._commands.get()()
+        while True:
+            try:
+                command = self._commands.get_nowait()
+            except Empty:
+                return
+            command()
+
+    def _begin(self, stream: _Stream) -> None:
+        self._stream_of[stream.sequence] = stream
+        self._batch.add(stream.sequence)
+        self._taken += 1
+
+    def _abort(self, stream: _Stream) -> None:
+        self._batch.remove(stream.sequence)
+        self._stream_of.pop(stream.sequence, None)
+        self._tell(self._release, stream)
+
+    def _stop(self) -> None:
+        self._stopping = True
+
+    def _step(self) -> None:
+        rows = self._batch.plan()
+        logits = self._network.forward(rows)
+        self._batch.commit(rows)
+        sequences = [row.sequence for row in rows if row.samples]
+        tokens = []
+        for sequence, (token_id, logprobs) in zip(
+            sequences, sample(logits, [s.sampler for s in sequences]), strict=True
+        ):
+            finish = sequence.append(token_id)
+            tokens.append(_Token(self._stream_of[sequence], token_id, logprobs, finish))
+            if finish is not None:
+                self._batch.remove(sequence)
+                del self._stream_of[sequence]
+        self._completion_tokens += len(tokens)
+        if tokens:
+            self._tell(self._deliver, tokens)
+
+    def _tell(self, callback: Callable[[_Value], None], value: _Value) -> None:
+        """Call back in the event loop; if it is gone, so are all who wanted anything."""
+        assert self._loop is not None, "there is nothing to tell before the first generation"
+        try:
+            self._loop.call_soon_threadsafe(callback, value)
+        except RuntimeError:
+            for sequence in self._stream_of:
+                self._batch.remove(sequence)
+            self._stream_of.clear()
+
+    # What follows runs in the event loop.
+
+    def _deliver(self, tokens: list[_Token]) -> None:
+        for token in tokens:
+            token.stream.add(token)
+            if token.finish is not None:
+                self._release(token.stream)
+
+    def _release(self, stream: _Stream) -> None:
+        """Note that the step thread holds nothing of a stream any more."""
+        self._streams.discard(stream)
+        if not stream.released.done():
+            stream.released.set_result(None)
+
+    def _fail_all(self, reason: str) -> None:
+        self._death = reason
+        for stream in list(self._streams):
+            stream.fail(EngineDeadError(reason))
+            self._release(stream)

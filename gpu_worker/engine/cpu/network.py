@@ -1,0 +1,198 @@
+"""The model as an OpenVINO graph with paged attention: rows of tokens in, logits out."""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from gpu_worker.engine.cpu.batch import Row
+
+Precision = Literal["exact", "fast"]
+
+# Only so are answers the same alone, batched, cached and resumed.
+EXACT = {
+    "INFERENCE_PRECISION_HINT": "f32",
+    "KV_CACHE_PRECISION": "f32",
+    "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
+}
+
+
+class Network(Protocol):
+    """What the engine needs of a model."""
+
+    @property
+    def block_size(self) -> int:
+        """Tokens in a KV-cache block."""
+
+    @property
+    def vocabulary(self) -> int:
+        """How many token ids there are, which is the width of the logits."""
+
+    def forward(self, rows: Sequence[Row]) -> npt.NDArray[np.float32]:
+        """Compute the keys and values of all rows' tokens, and the logits of those that sample.
+
+        Returns:
+            float32 [rows that sample, vocabulary], valid until the next call.
+        """
+
+    def close(self) -> None:
+        """Free the memory of weights and cache."""
+
+
+def import_openvino() -> Any:
+    """Import OpenVINO without its telemetry, which would report the import over the network."""
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type] # None forbids it
+    import openvino  # noqa: PLC0415 - the line above has to come first
+
+    return openvino
+
+
+class PagedNetwork:
+    """A causal language model in OpenVINO's intermediate representation, with its KV cache.
+
+    The cache is allocated whole, but memory is taken only as blocks are first written.
+    """
+
+    def __init__(
+        self, model: Path, *, precision: Precision = "exact", threads: int | None = None
+    ) -> None:
+        """Compile the model; takes seconds.
+
+        Args:
+            model: openvino_model.xml, its weights beside it.
+            precision: ``exact`` computes in float32, ``fast`` in what the CPU does best.
+            threads: how many the network may use; None for one per core that this process has.
+        """
+        self._openvino = import_openvino()
+        core = self._openvino.Core()
+        graph = core.read_model(model)
+        add_paged_attention(graph)
+        self._compiled = core.compile_model(
+            graph,
+            "CPU",
+            {
+                "PERFORMANCE_HINT": "LATENCY",
+                "NUM_STREAMS": "1",
+                "INFERENCE_NUM_THREADS": str(threads or available_cores()),
+                # Pinned threads of two processes would fight for the same cores.
+                "ENABLE_CPU_PINNING": "NO",
+                **(EXACT if precision == "exact" else {}),
+            },
+        )
+        self._request = self._compiled.create_infer_request()
+        self._caches = [port for port in self._compiled.inputs if "_cache." in port.any_name]
+        value_cache = self._compiled.input("value_cache.0").partial_shape
+        self._block_size = int(value_cache[2].get_length())
+        self._vocabulary = int(self._compiled.output("logits").partial_shape[-1].get_length())
+
+    @property
+    def block_size(self) -> int:
+        """Tokens in a KV-cache block."""
+        return self._block_size
+
+    @property
+    def vocabulary(self) -> int:
+        """How many token ids there are."""
+        return self._vocabulary
+
+    @property
+    def block_bytes(self) -> int:
+        """What one block takes in all layers together."""
+        return sum(
+            int(np.prod([d.get_length() for d in port.partial_shape if d.is_static]))
+            * int(port.element_type.size)
+            for port in self._caches
+        )
+
+    def allocate(self, blocks: int) -> None:
+        """Make the KV cache; its content is undefined."""
+        for port in self._caches:
+            shape = [d.get_length() if d.is_static else blocks for d in port.partial_shape]
+            tensor = self._openvino.Tensor(port.element_type, self._openvino.Shape(shape))
+            self._request.set_tensor(port.any_name, tensor)
+
+    def forward(self, rows: Sequence[Row]) -> npt.NDArray[np.float32]:
+        """Run one step."""
+        for name, value in step_inputs(rows).items():
+            self._request.set_tensor(name, self._openvino.Tensor(value))
+        self._request.infer()
+        logits = self._request.get_tensor("logits").data
+        count = sum(row.samples for row in rows)
+        result: npt.NDArray[np.float32] = logits.reshape(-1, self._vocabulary)[:count]
+        return result
+
+    def close(self) -> None:
+        """Free the memory of weights and cache."""
+        self._request = self._compiled = None
+        self._caches = []
+
+
+def step_inputs(rows: Sequence[Row]) -> dict[str, npt.NDArray[Any]]:
+    """Lay out rows as the paged-attention operator wants them, end to end."""
+    counts = np.fromiter((row.size for row in rows), np.int32, len(rows))
+    starts = np.fromiter((row.start for row in rows), np.int32, len(rows))
+    block_counts = np.fromiter((row.sequence.block_count for row in rows), np.int32, len(rows))
+    ends = np.cumsum(counts, dtype=np.int32)
+    sampled = [end - 1 for row, end in zip(rows, ends.tolist(), strict=True) if row.samples]
+    tokens = [row.sequence.token_ids[row.start : row.start + row.size] for row in rows]
+    # Row r's token t stands at position start[r] + t - (where row r begins in this step).
+    positions = np.arange(ends[-1], dtype=np.int64) + np.repeat(starts - (ends - counts), counts)
+    return {
+        "input_ids": np.concatenate(tokens),
+        "position_ids": positions,
+        "past_lens": starts,
+        "subsequence_begins": offsets(ends),
+        "block_indices": np.concatenate(
+            [r.sequence.blocks[: r.sequence.block_count] for r in rows]
+        ),
+        "block_indices_begins": offsets(np.cumsum(block_counts, dtype=np.int32)),
+        "max_context_len": np.array((starts + counts).max(), np.int32),
+        # The graph wants a row in any case; what comes of it is ignored.
+        "sampled": np.array(sampled or [0], np.int64),
+    }
+
+
+def offsets(ends: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """Put a 0 in front of running totals."""
+    return np.concatenate([np.zeros(1, np.int32), ends])
+
+
+def add_paged_attention(graph: Any) -> None:
+    """Rewrite a stateful graph in place: paged KV cache, and logits of chosen tokens only.
+
+    The rewriting pass is not a public interface of OpenVINO: its version is pinned and a test
+    compiles a model with it.
+    """
+    # Both after import_openvino: see there.
+    from openvino import opset13 as operators  # noqa: PLC0415
+    from openvino._offline_transformations import (  # noqa: PLC0415
+        paged_attention_transformation,
+    )
+
+    paged_attention_transformation(graph)
+    head = graph.get_results()[0].input(0).get_source_output().get_node()
+    while head.get_type_name() != "MatMul":
+        head = head.input(0).get_source_output().get_node()
+    hidden = head.input(0)
+    sampled = operators.parameter([-1], np.int64, name="sampled")
+    sampled.output(0).set_names({"sampled"})
+    axis = operators.constant(0, np.int64)
+    gathered = operators.gather(hidden.get_source_output(), sampled, axis)
+    hidden.replace_source_output(gathered.output(0))
+    graph.add_parameters([sampled])
+    graph.validate_nodes_and_infer_types()
+
+
+def available_cores(cgroup: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """Count the cores this process may use, by affinity and by a container's quota."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    try:
+        quota, period = cgroup.read_text().split()
+    except (OSError, ValueError):
+        return cores
+    return cores if quota == "max" else max(1, min(cores, -(-int(quota) // int(period))))
