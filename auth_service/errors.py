@@ -1,0 +1,29 @@
+"""Everything that may go wrong in the domain of accounts and keys."""
+
+
+class AuthServiceError(Exception):
+    """The root of these; the message is one sentence for people."""
+
+
+class StoreUnavailableError(AuthServiceError):
+    """Postgres cannot be asked in time; asking again later may work."""
+
+
+class InvalidFieldError(AuthServiceError):
+    """A value that no account or key can have."""
+
+
+class NotFoundError(AuthServiceError):
+    """No such account or key."""
+
+
+class AlreadyExistsError(AuthServiceError):
+    """A name or a key that is taken."""
+
+
+class StateError(AuthServiceError):
+    """The account's state does not allow the change."""
+
+
+class SchemaError(AuthServiceError):
+    """The database's schema is not the one that this code needs, or cannot be made so."""
