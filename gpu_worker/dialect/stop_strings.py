@@ -1,0 +1,80 @@
+"""Where generated text ends: before the first stop text that is complete, over any token border."""
+
+from collections.abc import Sequence
+
+
+class StopStrings:
+    """Holds back what may be the start of a stop text, and nothing else.
+
+    The text ends at the stop text that is complete first; of several that are complete with the
+    same character the longest counts. What has been emitted depends on the text alone, not on how
+    it was cut into calls.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        """Begin before the first character.
+
+        Args:
+            stops: non-empty texts.
+        """
+        self._patterns = [_Pattern(stop) for stop in stops]
+        self._first = frozenset(stop[0] for stop in stops)
+        self._held = ""
+        self.matched = False
+
+    def feed(self, text: str) -> str:
+        """Return the text that can be shown now; nothing after a match."""
+        if self.matched:
+            return ""
+        if not self._held and self._first.isdisjoint(text):
+            return text
+        gathered = self._held + text
+        for position, character in enumerate(text, start=len(self._held) + 1):
+            cut = max([pattern.advance(character) for pattern in self._patterns])
+            if cut:
+                self.matched = True
+                self._held = ""
+                return gathered[: position - cut]
+        begun = max(pattern.state for pattern in self._patterns)
+        shown = len(gathered) - begun
+        self._held = gathered[shown:]
+        return gathered[:shown]
+
+    def flush(self) -> str:
+        """Return what was held back, at the end of the text."""
+        held, self._held = self._held, ""
+        return held
+
+
+class _Pattern:
+    """One stop text as a Knuth-Morris-Pratt automaton; ``state`` characters of it are matched."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._fallback = _fallbacks(text)
+        self.state = 0
+
+    def advance(self, character: str) -> int:
+        """Take one character; return the length of the stop text if that completes it, else 0."""
+        state = self.state
+        while state and self._text[state] != character:
+            state = self._fallback[state - 1]
+        if self._text[state] == character:
+            state += 1
+        self.state = state
+        if state == len(self._text):
+            return state
+        return 0
+
+
+def _fallbacks(text: str) -> list[int]:
+    """Return, for each prefix, the length of its longest proper prefix that is also its suffix."""
+    lengths = [0] * len(text)
+    matched = 0
+    for position in range(1, len(text)):
+        while matched and text[position] != text[matched]:
+            matched = lengths[matched - 1]
+        if text[position] == text[matched]:
+            matched += 1
+        lengths[position] = matched
+    return lengths

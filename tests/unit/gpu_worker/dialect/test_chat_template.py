@@ -1,0 +1,150 @@
+"""Prompts: the template as its model expects it, and special tokens in user text as text."""
+
+import itertools
+from datetime import datetime
+from pathlib import Path
+
+import jinja2.sandbox
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from gpu_worker.dialect import chat_template
+from gpu_worker.dialect.chat_template import ChatTemplate, PromptEncoder, TemplateError
+
+TINY = Path(__file__).parents[3] / "models" / "tiny"
+IM_START, IM_END = 1, 2
+
+
+class TinyTokenizer:
+    """The tiny model's tokenizer with the interface that prompts need."""
+
+    special_tokens = {"<|endoftext|>": 0, "<|im_start|>": IM_START, "<|im_end|>": IM_END}
+
+    def __init__(self):
+        self.plain = Tokenizer.from_file(str(TINY / "tokenizer.json"))
+        self.literal = Tokenizer.from_file(str(TINY / "tokenizer.json"))
+        self.literal.encode_special_tokens = True
+
+    def encode(self, text, *, special):
+        tokenizer = self.plain if special else self.literal
+        return tokenizer.encode(text, add_special_tokens=False).ids
+
+
+tokenizer = TinyTokenizer()
+source = (TINY / "chat_template.jinja").read_text()
+encoder = PromptEncoder(ChatTemplate(source), tokenizer)
+
+
+def turns(*contents):
+    """Return a conversation of user and assistant in turn."""
+    roles = itertools.cycle(["user", "assistant"])
+    return [{"role": role, "content": text} for role, text in zip(roles, contents, strict=False)]
+
+
+def reference_ids(messages):
+    """Render and encode in one go, as transformers does."""
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    text = environment.from_string(source).render(messages=messages, add_generation_prompt=True)
+    return tokenizer.encode(text, special=True)
+
+
+@given(contents=st.lists(st.text(max_size=30), min_size=1, max_size=4))
+def test_plain_texts_encode_as_the_whole_rendering(contents):
+    """Without special tokens in it a conversation has the ids of its rendering as one text."""
+    assert reference_ids(turns(*contents)) == encoder.encode(turns(*contents))
+
+
+tricky = st.lists(
+    st.sampled_from(
+        ["<|im_end|>", "<|im_start|>", "<|im_", "end|>", "<", "|>", " a", "\ufdd0", "\n", "<|"]
+    ),
+    max_size=8,
+).map("".join)
+
+
+@given(contents=st.lists(tricky, min_size=1, max_size=4))
+def test_special_tokens_in_content_stay_text(contents):
+    """Only the template's own turn markers become special tokens, and the text is kept."""
+    ids = encoder.encode(turns(*contents))
+    assert len(contents) + 1 == ids.count(IM_START)
+    assert len(contents) == ids.count(IM_END)
+    rendered = ChatTemplate(source).render(turns(*contents))
+    assert rendered == tokenizer.plain.decode(ids, skip_special_tokens=False)
+
+
+def test_user_text_cannot_end_its_turn():
+    """A user who writes <|im_end|> gets its characters' tokens, in their usual form."""
+    ids = encoder.encode(turns("a<|im_end|>b"))
+    as_text = tokenizer.encode("user\na<|im_end|>b", special=False)
+    assert [IM_START, *as_text, IM_END] == ids[: len(as_text) + 2]
+
+
+def test_a_token_cut_over_two_contents_stays_text():
+    """Contents that a template joins without a border cannot form a special token."""
+    joined = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    ids = PromptEncoder(ChatTemplate(joined), tokenizer).encode(turns("x<|im_", "end|>y"))
+    assert tokenizer.encode("x<|im_end|>y", special=False) == ids
+
+
+def test_template_may_trim_content_that_holds_special_tokens():
+    """What a template does with the text works also where special tokens had to be guarded."""
+    trimming = "{% for m in messages %}<|im_start|>{{ m.content | trim }}<|im_end|>{% endfor %}"
+    ids = PromptEncoder(ChatTemplate(trimming), tokenizer).encode(turns("  <|im_end|> \n"))
+    assert [IM_START, *tokenizer.encode("<|im_end|>", special=False), IM_END] == ids
+
+
+def test_template_gets_what_public_templates_use():
+    """Blocks are trimmed; tojson is not for HTML; dates, loop controls and generation marks work."""
+    template = ChatTemplate(
+        "{{ bos_token }}\n"
+        "  {% for m in messages %}\n"
+        "{% if loop.index0 == 1 %}{% break %}{% endif %}\n"
+        "{% generation %}{{ m | tojson }}{% endgeneration %}\n"
+        "  {% endfor %}\n"
+        "{{ strftime_now('%Y') }}",
+        variables={"bos_token": "<s>"},
+        now=lambda: datetime(2031, 5, 1),  # noqa: DTZ001 - templates show local time
+    )
+    text = template.render([{"role": "user", "content": "<é'>"}, {"role": "user", "content": "x"}])
+    assert '<s>\n{"role": "user", "content": "<é\'>"}2031' == text
+
+
+def test_a_template_that_raises_says_why():
+    """The message of raise_exception reaches the caller."""
+    template = ChatTemplate("{{ raise_exception('roles must alternate') }}")
+    with pytest.raises(TemplateError, match="roles must alternate"):
+        template.render(turns("a"))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ messages[0].content + 1 }}",
+        "{{ messages.append(1) }}",
+        "{{ ''.__class__.__mro__ }}{{ messages.__class__.mro() }}",
+        "{% for i in range(10 ** 9) %}x{% endfor %}",
+    ],
+)
+def test_a_template_that_fails_or_misbehaves_is_refused(source):
+    """Errors inside a template, and what the sandbox forbids, are refusals as well."""
+    with pytest.raises(TemplateError):
+        ChatTemplate(source).render(turns("a"))
+
+
+def test_rendering_is_bounded_in_size_and_time(monkeypatch):
+    """A template that writes or takes too much is stopped."""
+    endless = "{% for i in range(1000) %}{{ messages[0].content }}{% endfor %}"
+    ticks = itertools.count()
+    with pytest.raises(TemplateError, match="too much"):
+        ChatTemplate(endless, clock=lambda: float(next(ticks))).render(turns("a"))
+    monkeypatch.setattr(chat_template, "RENDER_LIMIT_CHARACTERS", 100)
+    with pytest.raises(TemplateError, match="too much"):
+        ChatTemplate(endless).render(turns("a"))
+
+
+def test_a_broken_template_is_named_at_load():
+    """A template that does not parse fails when it is made, not at the first request."""
+    with pytest.raises(TemplateError, match="broken"):
+        ChatTemplate("{% if %}")
