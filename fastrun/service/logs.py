@@ -30,7 +30,9 @@ def configure(service: str, *, level: str = "info", stream: TextIO | None = None
     ]
     renderers: list[structlog.typing.Processor]
     if stream.isatty():
-        renderers = [structlog.dev.ConsoleRenderer()]
+        # The default shows local variables, among them prompts and keys.
+        plain = structlog.dev.plain_traceback
+        renderers = [structlog.dev.ConsoleRenderer(exception_formatter=plain)]
     else:
         renderers = [
             structlog.processors.format_exc_info,
