@@ -1,27 +1,17 @@
-"""How a service lives: start, serve until a signal, drain with grace, stop; a second signal exits.
-
-A service that is a child of `fastrun up` also ends when its parent does, even by kill -9: by the
-kernel's death signal where there is one (Linux), and by a pipe that closes with the parent. It
-tells its parent in one line of JSON that it serves, on which ports, or why it cannot.
-"""
+"""How a service lives: start, serve until a signal, drain with grace, stop; a second one exits."""
 
 import asyncio
-import ctypes
-import json
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
 import structlog
 
-log = structlog.get_logger()
+from fastrun.service import parent
 
-PARENT_PIPE = "FASTRUN_PARENT_FD"
-READY_PIPE = "FASTRUN_READY_FD"
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+log = structlog.get_logger()
 
 
 class Service(Protocol):
@@ -55,7 +45,7 @@ def run(service: Callable[[], Service], *, grace_s: float) -> None:
         service: makes the service inside the running event loop.
         grace_s: how long drain() may take.
     """
-    follow_parent(os.environ)
+    parent.follow(os.environ)
     runner = _runner()
     sys.exit(runner(_live(service, grace_s)))
 
@@ -73,13 +63,13 @@ async def _live(make: Callable[[], Service], grace_s: float) -> int:
             return 0
         ports = await starting
         log.info("service_started", pid=os.getpid(), **ports)
-        _tell_parent({"ports": dict(ports)})
+        parent.tell(os.environ, {"ports": dict(ports)})
         await stop
         log.info("service_draining", grace_s=grace_s)
         await _bounded(service.drain(), grace_s)
     except (StartError, OSError) as error:
         log.error("service_not_started", reason=str(error))  # noqa: TRY400 - a sentence, no trace
-        _tell_parent({"error": str(error)})
+        parent.tell(os.environ, {"error": str(error)})
         return 1
     finally:
         await service.stop()
@@ -116,27 +106,3 @@ def _runner() -> Callable[[Coroutine[Any, Any, int]], int]:
     except ImportError:
         return asyncio.run
     return uvloop.run
-
-
-def _tell_parent(message: dict[str, Any]) -> None:
-    descriptor = os.environ.pop(READY_PIPE, None)
-    if descriptor is None:
-        return
-    with os.fdopen(int(descriptor), "w") as pipe:
-        pipe.write(json.dumps(message) + "\n")
-
-
-def follow_parent(environ: "os._Environ[str]") -> None:
-    """Die with the parent that started this process with a pipe in FASTRUN_PARENT_FD."""
-    descriptor = environ.pop(PARENT_PIPE, None)
-    if descriptor is None:
-        return
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-    def watch() -> None:
-        # The parent never writes: a read returns only when its end is closed.
-        os.read(int(descriptor), 1)
-        os._exit(1)
-
-    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
