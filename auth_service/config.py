@@ -13,7 +13,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     database_url: Annotated[str, environment("DATABASE_URL")]
     """Where Postgres is: postgresql://user:password@host:port/database."""
     pepper: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-fA-F]{64,}$")]
-    """Secret of the stored key digests: at least 32 bytes, in hexadecimal. Never in the database."""
+    """Secret of the stored key digests: 32 bytes or more, in hexadecimal. Not in the database."""
     listen: str = "127.0.0.1:7001"
     """host:port of the gRPC server; port 0 takes a free one."""
     admin_listen: str = "127.0.0.1:9101"

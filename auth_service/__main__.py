@@ -1,0 +1,104 @@
+"""Starts the auth service: `python -m auth_service`."""
+
+import asyncio
+import os
+from collections.abc import Mapping
+from random import SystemRandom
+
+import structlog
+
+from auth_service import migrate
+from auth_service.admin_servicer import AdminServicer
+from auth_service.config import Config
+from auth_service.errors import SchemaError, StoreUnavailableError
+from auth_service.keys import Pepper, Peppers
+from auth_service.metrics import Metrics
+from auth_service.servicer import AuthServicer
+from auth_service.store import Store
+from fastrun.service import config, lifecycle, logs
+from fastrun.service.metrics import AdminServer
+from fastrun.service.rpc import RpcServer
+from fastrun.service.streams import backoff_s
+from fastrun.v1 import admin_pb2, admin_pb2_grpc, auth_pb2, auth_pb2_grpc
+
+log = structlog.get_logger()
+
+PEPPER_ID = 1
+
+
+class AuthService:
+    """The wiring: one store, two servicers, one admin port."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._metrics = Metrics()
+        self._server = RpcServer()
+        self._admin = AdminServer(
+            self._metrics.registry, alive=lambda: None, ready=lambda: self._not_ready
+        )
+        self._not_ready: str | None = "starting"
+        self._store: Store | None = None
+
+    async def start(self) -> Mapping[str, int]:
+        """Wait for Postgres and serve."""
+        host, _, port = self._config.admin_listen.rpartition(":")
+        admin_port = self._admin.start(host, int(port))
+        await self._await_schema()
+        self._store = await Store.open(
+            self._config.database_url,
+            Peppers(Pepper(PEPPER_ID, bytes.fromhex(self._config.pepper))),
+            SystemRandom(),
+            pool_size=self._config.pool_size,
+            verify_deadline_s=self._config.verify_timeout_s,
+        )
+        self._server.add(
+            auth_pb2.DESCRIPTOR.services_by_name["AuthService"],
+            auth_pb2_grpc.add_AuthServiceServicer_to_server,
+            AuthServicer(self._store, self._metrics),
+        )
+        self._server.add(
+            admin_pb2.DESCRIPTOR.services_by_name["AdminService"],
+            admin_pb2_grpc.add_AdminServiceServicer_to_server,
+            AdminServicer(self._store),
+        )
+        grpc_port = await self._server.start(self._config.listen)
+        self._not_ready = None
+        return {"grpc": grpc_port, "admin": admin_port}
+
+    async def drain(self) -> None:
+        """Finish the calls that run."""
+        self._not_ready = "stopping"
+        await self._server.not_serving()
+        await self._server.stop(self._config.grace_s)
+
+    async def stop(self) -> None:
+        """Close everything."""
+        await self._server.stop(0)
+        if self._store is not None:
+            await self._store.close()
+        self._admin.close()
+
+    async def _await_schema(self) -> None:
+        """Return when Postgres answers with our schema; it may come up after us."""
+        attempt = 0
+        while True:
+            try:
+                return await migrate.check(self._config.database_url)
+            except SchemaError as error:
+                raise lifecycle.StartError(str(error)) from error
+            except StoreUnavailableError as error:
+                attempt += 1
+                self._not_ready = str(error)
+                log.warning("postgres_awaited", reason=str(error), attempt=attempt)
+                await asyncio.sleep(backoff_s(attempt))
+
+
+def main() -> None:
+    """Read the settings and serve until a signal."""
+    settings = config.load_or_exit(Config, "auth", os.environ)
+    logs.configure("auth", level=settings.log_level)
+    lifecycle.run(lambda: AuthService(settings), grace_s=settings.grace_s)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""What the auth service counts."""
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+class Metrics:
+    """One registry and what goes into it."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.verify_seconds = Histogram(
+            "fastrun_auth_verify_seconds",
+            "How long looking up a key took.",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self._verified = Counter(
+            "fastrun_auth_verified",
+            "Keys looked up, by outcome: known, unknown, unavailable.",
+            ["outcome"],
+            registry=self.registry,
+        )
+
+    def verified(self, outcome: str) -> None:
+        """Count one lookup."""
+        self._verified.labels(outcome).inc()
