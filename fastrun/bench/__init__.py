@@ -1,0 +1,1 @@
+"""`fastrun bench`: measures a running stack from outside, as a client sees it."""
