@@ -1,7 +1,6 @@
 """The model as an OpenVINO graph with paged attention: rows of tokens in, logits out."""
 
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -10,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_worker.engine.cpu.batch import Row
+from gpu_worker.engine.cpu.runtime import import_openvino
 
 Precision = Literal["exact", "fast"]
 
@@ -41,14 +41,6 @@ class Network(Protocol):
 
     def close(self) -> None:
         """Free the memory of weights and cache."""
-
-
-def import_openvino() -> Any:
-    """Import OpenVINO without its telemetry, which would report the import over the network."""
-    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type] # None forbids it
-    import openvino  # noqa: PLC0415 - the line above has to come first
-
-    return openvino
 
 
 class PagedNetwork:

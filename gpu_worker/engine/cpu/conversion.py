@@ -1,0 +1,76 @@
+"""Turns a GGUF file into OpenVINO's format, in a process of its own.
+
+The converter takes several times the model's size in memory and can die on a damaged file; neither
+should be the worker's. Run as ``python -m gpu_worker.engine.cpu.conversion FILE``: the result is
+written beside the file.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+from gpu_worker.engine.cpu.errors import ModelError
+from gpu_worker.engine.cpu.runtime import import_openvino
+
+RESULT = "openvino_model.xml"
+TIMEOUT_S = 3600.0
+# No device has this name. The converter saves the model before it compiles it for a device, and the
+# compilation, which nobody needs here, is the larger part of its time.
+NO_DEVICE = "NONE"
+
+
+def convert(gguf: Path, folder: Path) -> None:
+    """Write openvino_model.xml and .bin into folder.
+
+    Raises:
+        ModelError: the converter refused the file.
+    """
+    link = folder / "model.gguf"
+    link.symlink_to(gguf)
+    with tempfile.TemporaryFile() as errors:
+        command = [sys.executable, "-m", "gpu_worker.engine.cpu.conversion", str(link)]
+        with subprocess.Popen(  # noqa: S603 - our own module
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors
+        ) as process:
+            try:
+                process.wait(TIMEOUT_S)
+            except BaseException:
+                process.kill()
+                raise
+        errors.seek(0)
+        lines = errors.read().decode(errors="replace").strip().splitlines()
+    if process.returncode != 0 or not (folder / RESULT).is_file():
+        raise ModelError(f"{gguf} cannot be converted: {lines[-1] if lines else 'no reason given'}")
+    keep = {RESULT, Path(RESULT).with_suffix(".bin").name}
+    for path in folder.iterdir():
+        if path.name not in keep:
+            path.unlink()
+
+
+def main(gguf: Path) -> None:
+    """Convert in this process."""
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    import_openvino()
+    import openvino_genai  # noqa: PLC0415 - after import_openvino, which keeps it off the network
+
+    try:
+        openvino_genai.LLMPipeline(str(gguf), NO_DEVICE, enable_save_ov_model=True)
+    except RuntimeError:
+        if not (gguf.parent / RESULT).is_file():
+            openvino_genai.LLMPipeline(str(gguf), "CPU", enable_save_ov_model=True)
+
+
+def _die_with_parent() -> None:
+    # The pipe ends when the parent does, however that happens.
+    sys.stdin.read()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
+    # The interpreter would wait for threads of native libraries.
+    sys.stderr.flush()
+    os._exit(0)

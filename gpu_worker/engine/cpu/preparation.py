@@ -1,0 +1,104 @@
+"""Makes a model that somebody has into files that the engine loads; converts once, then caches."""
+
+import shutil
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import msgspec
+
+from gpu_worker.dialect.gguf_tokenizer import tokenizer_json
+from gpu_worker.dialect.tokenizer import JsonTokenizer, TokenizerError
+from gpu_worker.engine.cpu import conversion
+from gpu_worker.engine.cpu.errors import ModelError
+from gpu_worker.engine.cpu.gguf import read_metadata
+from gpu_worker.engine.cpu.model_cache import ModelCache, Progress, file_sha256, user_cache
+from gpu_worker.engine.cpu.model_facts import ModelFacts, folder_facts, gguf_facts
+from gpu_worker.engine.cpu.model_source import ModelSource
+
+# Raised whenever the same file would be converted to something else.
+CONVERTER = "1"
+TOKENIZER = "tokenizer.json"
+FACTS = "facts.json"
+
+
+class PreparedModel(ModelFacts, frozen=True, kw_only=True):
+    """A model ready to be loaded."""
+
+    name: str
+    ir: Path  # openvino_model.xml, its weights beside it
+    tokenizer: Path  # tokenizer.json
+
+
+def prepare(
+    source: ModelSource,
+    *,
+    cache: Path | None = None,
+    progress: Progress = lambda _phase, _fraction: None,
+) -> PreparedModel:
+    """Convert a model, or find it converted; takes seconds, never uses the network.
+
+    Args:
+        source: a GGUF file or an OpenVINO folder; a folder is used where it is.
+        cache: where converted models lie; by default in the user's cache folder.
+        progress: told what is being done.
+
+    Raises:
+        ModelError: the model cannot be used, or the cache folder cannot be written.
+    """
+    try:
+        if source.path.is_dir():
+            return _prepared(source.name, source.path, folder_facts(source.path))
+        return _prepare_gguf(source, ModelCache(cache or user_cache()), progress)
+    except (ModelError, TokenizerError) as error:
+        raise ModelError(f"model {source.name!r} cannot be used: {error}") from error
+
+
+def _prepare_gguf(source: ModelSource, cache: ModelCache, progress: Progress) -> PreparedModel:
+    def build(folder: Path) -> None:
+        _convert(source.path, folder, progress)
+
+    phase = "checking the model's weights"
+    try:
+        digest = file_sha256(source.path, lambda fraction: progress(phase, fraction))
+    except OSError as error:
+        raise ModelError(f"{source.path} cannot be read ({error.strerror})") from error
+    if source.sha256 not in (None, digest):
+        raise ModelError(f"{source.path} is damaged: install it again with fastrun model pull")
+    folder = cache.entry(f"{digest[:32]}-{converter_version()}", build, progress)
+    facts = msgspec.json.decode((folder / FACTS).read_bytes(), type=ModelFacts)
+    return _prepared(source.name, folder, facts)
+
+
+def _convert(gguf: Path, folder: Path, progress: Progress) -> None:
+    """Write a cache entry."""
+    progress("reading the model's vocabulary", None)
+    metadata = read_metadata(gguf)
+    text = tokenizer_json(metadata)
+    facts = gguf_facts(metadata, JsonTokenizer(text), created=int(gguf.stat().st_mtime))
+    needed, free = gguf.stat().st_size, shutil.disk_usage(folder).free
+    if free < needed * 5 // 4:
+        raise ModelError(
+            f"the cache folder {folder.parent} has {free >> 20} MB free and needs "
+            f"{needed * 5 // 4 >> 20}: make room, or set XDG_CACHE_HOME to another folder"
+        )
+    progress("converting the model", None)
+    conversion.convert(gguf, folder)
+    (folder / TOKENIZER).write_text(text, encoding="utf-8")
+    (folder / FACTS).write_bytes(msgspec.json.encode(facts))
+
+
+def _prepared(name: str, folder: Path, facts: ModelFacts) -> PreparedModel:
+    return PreparedModel(
+        name=name,
+        ir=folder / conversion.RESULT,
+        tokenizer=folder / TOKENIZER,
+        **msgspec.structs.asdict(facts),
+    )
+
+
+def converter_version() -> str:
+    """Name what a conversion's result depends on beside the file."""
+    try:
+        return f"{CONVERTER}-{version('openvino-genai')}"
+    except PackageNotFoundError as error:
+        raise ModelError("the CPU engine is missing: pip install 'fastrun[local]'") from error
