@@ -180,7 +180,7 @@ class Postgres:
         command = [
             *(str(binaries.folder / "initdb"), "--pgdata", str(partial), "--username", USER),
             *("--auth", "scram-sha-256", "--pwfile", str(password)),
-            *("--encoding", "UTF8", "--no-locale", "--no-instructions"),
+            *("--encoding", "UTF8", "--no-locale", "--no-instructions", "--no-clean"),
             *(() if self._durable else ("--no-sync",)),
         ]
         initdb = self._guarded(command, lock, subprocess.PIPE)
@@ -191,17 +191,15 @@ class Postgres:
         finally:
             _end(initdb)
         if failed:
+            reason = self._reason(said)
             shutil.rmtree(partial, ignore_errors=True)
-            raise PostgresError(
-                f"cannot make a database in {self.folder}: {_last_complaint(said)}; {_ELSEWHERE}"
-            )
+            raise PostgresError(f"cannot make a database in {self.folder}: {reason}; {_ELSEWHERE}")
         partial.rename(self._data)
         _sync(self.folder)
 
     def _serve(self, binaries: Binaries, lock: int) -> None:
         """Start the server, on another port if a free one was taken by somebody meanwhile."""
-        tries = 1 if self._port else PORT_TRIES
-        for left in reversed(range(tries)):
+        for _ in range(1 if self._port else PORT_TRIES):
             port = self._port or _free_port()
             (self._data / "postmaster.pid").unlink(missing_ok=True)  # stale: the lock is ours
             with suppress(FileNotFoundError):
@@ -215,11 +213,12 @@ class Postgres:
             finally:
                 if self._guard is not server:
                     _end(server)
-            if "Address already in use" not in self._log.read_text(errors="replace"):
-                break
-            if left == 0:
-                raise PostgresError(f"port {port} is in use: choose another one")
-        raise PostgresError(f"Postgres does not start: {self._reason()}; see {self._log}")
+            said = self._log.read_text(errors="replace")
+            if "Address already in use" not in said:
+                raise PostgresError(
+                    f"Postgres does not start: {self._reason(said)}; see {self._log}"
+                )
+        raise PostgresError(f"port {port} is in use: choose another one")
 
     def _command(self, binaries: Binaries, port: int) -> list[str]:
         return [
@@ -270,11 +269,11 @@ class Postgres:
     def _pid(self) -> str:
         return (self._status() or ["unknown"])[0]
 
-    def _reason(self) -> str:
-        """Why the server ended, as far as it could say."""
+    def _reason(self, output: str) -> str:
+        """Why Postgres ended, by what it wrote or could not write."""
         if shutil.disk_usage(self.folder).free < 1 << 20:
             return "the disk is full"
-        return _last_complaint(self._log.read_text(errors="replace"))
+        return _complaint(output)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -316,11 +315,11 @@ def _barrier(folder: Path) -> Path:
     return next((part for part in way if not part.stat().st_mode & 0o001), folder)
 
 
-def _last_complaint(output: str) -> str:
-    """The last line in which Postgres or the guard says what is wrong, without its label."""
+def _complaint(output: str) -> str:
+    """The first line in which Postgres or the guard says what is wrong, without its label."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     wrong = [line for line in lines if "FATAL:" in line or "PANIC:" in line or "error:" in line]
-    line = (wrong or lines or ["it gave no reason"])[-1]
+    line = (wrong or lines[-1:] or ["it gave no reason"])[0]
     for label in ("FATAL:", "PANIC:", "error:"):
         line = line.split(label)[-1].strip()
     return line
