@@ -26,6 +26,7 @@ from gpu_worker.engine.protocol import (
     StepOutput,
     TokenLogprobs,
 )
+from gpu_worker.engine.token_stream import TokenStream
 
 log = structlog.get_logger(__name__)
 
@@ -38,43 +39,13 @@ CLOSE_TIMEOUT_S = 30.0
 _Value = TypeVar("_Value")
 
 
-class _Stream:
-    """What the event loop knows of a generation; touched by the loop alone."""
+class _Stream(TokenStream):
+    """A generation as the event loop sees it."""
 
     def __init__(self, sequence: Sequence, released: asyncio.Future[None]) -> None:
+        super().__init__(with_logprobs=sequence.sampler.logprobs is not None)
         self.sequence = sequence
-        self.released = released
-        self.moved = asyncio.Event()
-        self.error: EngineError | None = None
-        self.finish: Finish | None = None
-        self._token_ids: list[int] = []
-        self._logprobs: list[TokenLogprobs] = []
-
-    def add(self, token: "_Token") -> None:
-        self._token_ids.append(token.token_id)
-        if token.logprobs is not None:
-            self._logprobs.append(token.logprobs)
-        self.finish = token.finish
-        self.moved.set()
-
-    def fail(self, error: EngineError) -> None:
-        self.error = error
-        self.moved.set()
-
-    async def next(self) -> StepOutput:
-        """Wait for tokens and take all there are."""
-        await self.moved.wait()
-        self.moved.clear()
-        if self.error is not None:
-            raise self.error
-        output = StepOutput(
-            token_ids=self._token_ids,
-            logprobs=self._logprobs if self.sequence.sampler.logprobs is not None else None,
-            finish=self.finish,
-            cached_tokens=self.sequence.cached_tokens or 0,
-        )
-        self._token_ids, self._logprobs = [], []
-        return output
+        self.released = released  # done when the step thread holds nothing of it any more
 
 
 class _Token(NamedTuple):
@@ -165,11 +136,11 @@ class CpuEngine:
         self._accepted += 1
         self._commands.put(partial(self._begin, stream))
         try:
-            output = await stream.next()
-            while output.finish is None:
-                yield output
+            while True:
                 output = await stream.next()
-            yield output
+                yield output
+                if output.finish is not None:
+                    return
         finally:
             if stream in self._streams:
                 self._commands.put(partial(self._abort, stream))
@@ -301,7 +272,8 @@ class CpuEngine:
 
     def _deliver(self, tokens: list[_Token]) -> None:
         for token in tokens:
-            token.stream.add(token)
+            token.stream.cached_tokens = token.stream.sequence.cached_tokens or 0
+            token.stream.add(token.token_id, token.logprobs, token.finish)
             if token.finish is not None:
                 self._release(token.stream)
 

@@ -1,0 +1,50 @@
+"""What an engine has made for one generation and nobody has taken yet."""
+
+import asyncio
+
+from gpu_worker.engine.protocol import EngineError, Finish, StepOutput, TokenLogprobs
+
+
+class TokenStream:
+    """Gathers tokens until they are asked for; belongs to one event loop."""
+
+    def __init__(self, *, with_logprobs: bool) -> None:
+        self.cached_tokens = 0
+        self._with_logprobs = with_logprobs
+        self._moved = asyncio.Event()
+        self._token_ids: list[int] = []
+        self._logprobs: list[TokenLogprobs] = []
+        self._finish: Finish | None = None
+        self._error: EngineError | None = None
+
+    def add(self, token_id: int, logprobs: TokenLogprobs | None, finish: Finish | None) -> None:
+        """Add a token; nothing follows one that finishes."""
+        self._token_ids.append(token_id)
+        if logprobs is not None:
+            self._logprobs.append(logprobs)
+        self._finish = finish
+        self._moved.set()
+
+    def fail(self, error: EngineError) -> None:
+        """End with an error; tokens that wait are dropped."""
+        self._error = error
+        self._moved.set()
+
+    async def next(self) -> StepOutput:
+        """Wait until there is something and take all of it.
+
+        Raises:
+            EngineError: the stream failed.
+        """
+        await self._moved.wait()
+        self._moved.clear()
+        if self._error is not None:
+            raise self._error
+        output = StepOutput(
+            token_ids=self._token_ids,
+            logprobs=self._logprobs if self._with_logprobs else None,
+            finish=self._finish,
+            cached_tokens=self.cached_tokens,
+        )
+        self._token_ids, self._logprobs = [], []
+        return output
