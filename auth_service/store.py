@@ -28,6 +28,7 @@ OUTAGES: tuple[type[Exception], ...] = (
     asyncpg.InvalidAuthorizationSpecificationError,
     asyncpg.ReadOnlySQLTransactionError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # an ended session, noticed between two queries
 )
 
 T = TypeVar("T")
