@@ -1,0 +1,230 @@
+"""Who gets a slot: joins queue, placement and leases into an answer for each request.
+
+Between two events nothing that waits could be placed: every event that frees or adds a slot ends
+with fill(). So a newcomer that can be placed overtakes nobody who could be.
+"""
+
+from fastrun.service import leases as signed
+from fastrun.v1.error_pb2 import ErrorReason
+from fastrun.v1.scheduler_pb2 import (
+    Acquire,
+    EdgeReply,
+    Granted,
+    LeaseClaims,
+    Queued,
+    Rejected,
+    Void,
+    WorkerCommand,
+)
+from scheduler import placement
+from scheduler.config import Config
+from scheduler.edges import Edge, Edges
+from scheduler.fleet import Fleet, Worker
+from scheduler.leader import Leadership
+from scheduler.leases import Lease, LeaseBook
+from scheduler.ports import Chance, Recorder
+from scheduler.queue import Queue, Waiting
+from scheduler.refusals import Refusals
+
+
+class Admission:
+    """Grants, queues and refuses; times are monotonic seconds and come with every event."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        fleet: Fleet,
+        edges: Edges,
+        leader: Leadership,
+        chance: Chance,
+        recorder: Recorder,
+    ) -> None:
+        self._fleet = fleet
+        self._edges = edges
+        self._leader = leader
+        self._new_id = chance.new_id
+        self._recorder = recorder
+        self._numbers = 0
+        self.leases = LeaseBook()
+        self.queue = Queue()
+        self.refusals = Refusals(
+            fleet, self.queue, per_slot=config.queue_per_slot, random=chance.random
+        )
+
+    # What edges ask
+
+    def acquire(self, edge: Edge, acquire: Acquire, now: float) -> None:
+        """Answer a request for a slot with Granted, Queued or Rejected.
+
+        A request that waits already keeps its place. One that was granted a lease before has lost
+        it, or the edge would not ask: that lease is voided, and its slot comes back by the worker.
+        """
+        if present := self.queue.find(edge.edge_id, acquire.request_id):
+            self._say_position(present)
+            return
+        for lease in self.leases.of_request(edge.edge_id, acquire.request_id):
+            self.void(lease)
+        waiting = self._waiting(edge, acquire, now)
+        worker = self._choose(waiting, now)
+        if worker is not None:
+            self._grant(waiting, worker, now)
+        elif reason := self.refusals.why_not_wait(waiting, now):
+            self._reject(waiting, reason, now)
+        else:
+            self.queue.add(waiting)
+            self._say_position(waiting)
+
+    def cancel(self, edge: Edge, request_id: str) -> None:
+        """End the wait of a request without an answer; if it was granted, its edge releases."""
+        if waiting := self.queue.find(edge.edge_id, request_id):
+            self.queue.remove(waiting)
+
+    def release(self, edge: Edge, lease_id: str, now: float) -> None:
+        """Take back a lease whose Start was never written; of a started one, doubt the edge."""
+        lease = self._lease_of(edge, lease_id)
+        if lease is None:
+            return
+        if self.leases.release(lease):
+            self._refill(lease.instance_id, now)
+        else:
+            self.void(lease)
+
+    def lost(self, edge: Edge, lease_id: str) -> None:
+        """Void a lease whose Attach broke after its Start was written."""
+        if lease := self._lease_of(edge, lease_id):
+            self.void(lease, started=True)
+
+    def withdraw(self, edge_id: str) -> None:
+        """Forget what waits for an edge whose session has ended: it asks again when it is back."""
+        for waiting in self.queue.of_edge(edge_id):
+            self.queue.remove(waiting)
+
+    # What workers say
+
+    def freed(self, worker: Worker, lease_id: str, now: float) -> None:
+        """Take back a lease that does not run and never can, and give its slot to who waits."""
+        if self.leases.free(worker.instance_id, lease_id) is None:
+            return
+        self.refusals.freed(worker.card.model, now)
+        self.fill(worker.card.model, now)
+
+    def void(self, lease: Lease, *, started: bool = False) -> None:
+        """Doubt a lease: its worker is asked to see to it, now or when it is back."""
+        self.leases.void(lease, started=started)
+        worker = self._fleet.instance(lease.instance_id)
+        if worker is not None and worker.link is not None:
+            worker.link.send(WorkerCommand(void=Void(lease_id=lease.lease_id)))
+
+    # What follows
+
+    def fill(self, model: str, now: float) -> None:
+        """Give free slots of a model to those who wait."""
+        while self._has_free_slot(model) and (turn := self._next_turn(model, now)):
+            waiting, worker = turn
+            self.queue.remove(waiting)
+            self._grant(waiting, worker, now)
+
+    def review(self, model: str, now: float) -> None:
+        """Refuse what waits in vain, when a worker of a model has gone or takes nothing more.
+
+        A worker that is gone has been waited for; a request that waits for it any longer would
+        only learn later what a newcomer learns at once.
+        """
+        for waiting in tuple(self.queue.line(model)):
+            if reason := self.refusals.why_hopeless(waiting):
+                self.queue.remove(waiting)
+                self._reject(waiting, reason, now)
+
+    def settle(self, now: float) -> None:
+        """End the first seconds after the start: what is missing now is missing."""
+        self.refusals.complete = True
+        for model in self.queue.models():
+            self.review(model, now)
+
+    def expire(self, now: float) -> None:
+        """Refuse what has waited as long as it may."""
+        for waiting in self.queue.expired(now):
+            self._reject(waiting, self.refusals.why_expired(waiting), now)
+
+    def _next_turn(self, model: str, now: float) -> tuple[Waiting, Worker] | None:
+        for waiting in self.queue.line(model):
+            if worker := self._choose(waiting, now):
+                return waiting, worker
+        return None
+
+    def _waiting(self, edge: Edge, acquire: Acquire, now: float) -> Waiting:
+        self._numbers += 1
+        arrived_at = now - acquire.waited_ms / 1000
+        return Waiting(
+            edge_id=edge.edge_id,
+            request_id=acquire.request_id,
+            account_id=acquire.account_id,
+            model=acquire.model,
+            excluded=frozenset(acquire.excluded_worker_ids),
+            front=acquire.front,
+            arrived_at=arrived_at,
+            deadline=arrived_at + acquire.queue_timeout_ms / 1000,
+            number=self._numbers,
+            asked_at=now,
+        )
+
+    def _choose(self, waiting: Waiting, now: float) -> Worker | None:
+        return placement.choose(
+            self._fleet.of_model(waiting.model),
+            held=self.leases.held,
+            excluded=waiting.excluded,
+            now=now,
+        )
+
+    def _has_free_slot(self, model: str) -> bool:
+        return any(
+            worker.takes_requests and self.leases.held(worker.instance_id) < worker.slots
+            for worker in self._fleet.of_model(model)
+        )
+
+    def _grant(self, waiting: Waiting, worker: Worker, now: float) -> None:
+        claims = LeaseClaims(
+            lease_id=self._new_id(),
+            request_id=waiting.request_id,
+            account_id=waiting.account_id,
+            instance_id=worker.instance_id,
+            edge_id=waiting.edge_id,
+            term=self._leader.term,
+        )
+        self.leases.grant(claims, slots=worker.slots, now=now)
+        worker.granted_at = now
+        self._recorder.granted(waiting.model, now - waiting.asked_at)
+        granted = Granted(
+            request_id=waiting.request_id,
+            lease_id=claims.lease_id,
+            lease=signed.sign(claims, self._leader.lease_key),
+            worker_id=worker.worker_id,
+            instance_id=worker.instance_id,
+            address=worker.address,
+        )
+        self._send(waiting.edge_id, EdgeReply(granted=granted))
+
+    def _reject(self, waiting: Waiting, reason: ErrorReason.ValueType, now: float) -> None:
+        self._recorder.rejected(reason)
+        error = self.refusals.detail(reason, waiting.model, now)
+        rejected = Rejected(request_id=waiting.request_id, error=error)
+        self._send(waiting.edge_id, EdgeReply(rejected=rejected))
+
+    def _say_position(self, waiting: Waiting) -> None:
+        position = self.queue.line(waiting.model).position(waiting)
+        queued = Queued(request_id=waiting.request_id, position=position)
+        self._send(waiting.edge_id, EdgeReply(queued=queued))
+
+    def _send(self, edge_id: str, reply: EdgeReply) -> None:
+        edge = self._edges.get(edge_id)
+        if edge is not None and edge.link is not None:
+            edge.link.send(reply)
+
+    def _lease_of(self, edge: Edge, lease_id: str) -> Lease | None:
+        lease = self.leases.get(lease_id)
+        return lease if lease is not None and lease.edge_id == edge.edge_id else None
+
+    def _refill(self, instance_id: str, now: float) -> None:
+        if worker := self._fleet.instance(instance_id):
+            self.fill(worker.card.model, now)

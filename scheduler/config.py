@@ -1,0 +1,32 @@
+"""Settings of the scheduler."""
+
+from typing import Annotated
+
+import msgspec
+
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """Read from FASTRUN_SCHEDULER_*; see fastrun.service.config."""
+
+    listen: str = "127.0.0.1:7002"
+    """host:port of the gRPC server; port 0 takes a free one."""
+    admin_listen: str = "127.0.0.1:9102"
+    """host:port of /metrics, /healthz and /readyz."""
+    log_level: str = "info"
+    """debug, info, warning or error."""
+    grace_s: Seconds = 30.0
+    """How long stopping may take after SIGTERM."""
+    queue_per_slot: Annotated[float, msgspec.Meta(ge=0)] = 4.0
+    """How many requests may wait for a model, for each slot of its fleet; 0 refuses at once."""
+    suspect_after_s: Seconds = 3.0
+    """Without a heartbeat for so long a worker is chosen last."""
+    gone_after_s: Seconds = 5.0
+    """With its session ended for so long a worker gets nothing, and an edge's leases are voided."""
+    warm_up_s: Seconds = 2.0
+    """For so long after the start a missing worker may yet say Hello: nothing is refused for it."""
+    drift_after_s: Seconds = 5.0
+    """Held for so long without being listed by its worker a lease counts as drift."""
+    forget_after_s: Seconds = 3600.0
+    """Gone for so long a worker is shown no more; if it returns, its Hello rebuilds its books."""

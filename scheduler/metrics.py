@@ -1,0 +1,76 @@
+"""What the scheduler counts."""
+
+from collections import Counter as Tally
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from fastrun.v1.error_pb2 import ErrorReason
+from fastrun.v1.scheduler_pb2 import WatchFleetResponse
+
+_DECISION_S = (10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 50e-3)
+_WAIT_S = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_STATES = ("serving", "draining", "suspect", "gone")
+
+
+class Metrics:
+    """One registry and what goes into it; a Recorder of decisions."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.decision_seconds = Histogram(
+            "fastrun_scheduler_decision_seconds",
+            "How long answering an Acquire took.",
+            buckets=_DECISION_S,
+            registry=self.registry,
+        )
+        self._wait = Histogram(
+            "fastrun_scheduler_wait_seconds",
+            "How long requests waited here until they were granted a slot.",
+            ["model"],
+            buckets=_WAIT_S,
+            registry=self.registry,
+        )
+        self._grants = self._counter("grants", "Leases granted.", "model")
+        self._rejections = self._counter("rejections", "Requests refused.", "reason")
+        self._waiting = self._gauge("queue_waiting", "Requests that wait.", "model")
+        self._slots = self._gauge("slots", "Slots of workers that are not gone.", "model")
+        self._in_use = self._gauge("slots_in_use", "Of these, those that a lease holds.", "model")
+        self._workers = self._gauge("workers", "Workers.", "state")
+        self._edges = self._gauge("edges", "Edges with a session.")
+        self._drift = self._gauge("drift", "Leases held that their worker does not list; 0.")
+        self._term = self._gauge("term", "The term that this scheduler leads with.")
+
+    def granted(self, model: str, waited_s: float) -> None:
+        """Count a grant."""
+        self._grants.labels(model).inc()
+        self._wait.labels(model).observe(waited_s)
+
+    def rejected(self, reason: ErrorReason.ValueType) -> None:
+        """Count a refusal."""
+        name = ErrorReason.Name(reason).removeprefix("ERROR_REASON_").lower()
+        self._rejections.labels(name).inc()
+
+    def observe(self, view: WatchFleetResponse) -> None:
+        """Set the gauges to what the fleet looks like now."""
+        slots: Tally[str] = Tally()
+        in_use: Tally[str] = Tally()
+        states = Tally(worker.state for worker in view.workers)
+        for worker in view.workers:
+            if worker.state != "gone":
+                slots[worker.model] += worker.slots
+                in_use[worker.model] += worker.slots_in_use
+        for queue in view.queues:
+            self._waiting.labels(queue.model).set(queue.waiting)
+            self._slots.labels(queue.model).set(slots[queue.model])
+            self._in_use.labels(queue.model).set(in_use[queue.model])
+        for state in _STATES:
+            self._workers.labels(state).set(states[state])
+        self._edges.set(view.edges)
+        self._drift.set(view.drift)
+        self._term.set(view.term)
+
+    def _counter(self, name: str, text: str, label: str) -> Counter:
+        return Counter(f"fastrun_scheduler_{name}", text, [label], registry=self.registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"fastrun_scheduler_{name}", text, labels, registry=self.registry)

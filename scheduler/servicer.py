@@ -1,0 +1,186 @@
+"""The SchedulerService over gRPC: carries items to decisions and back, and keeps the time."""
+
+from __future__ import annotations  # grpc's classes are generic in their stubs only
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Generic, TypeVar
+
+import grpc.aio
+import structlog
+
+from fastrun.service.errors import ServiceError
+from fastrun.service.streams import DuplexStream, Outbox
+from fastrun.v1.error_pb2 import ErrorReason
+from fastrun.v1.scheduler_pb2 import (
+    EdgeMessage,
+    EdgeReplies,
+    EdgeReply,
+    ListModelsRequest,
+    ListModelsResponse,
+    WatchFleetRequest,
+    WatchFleetResponse,
+    WorkerCommand,
+    WorkerCommands,
+    WorkerReport,
+)
+from fastrun.v1.scheduler_pb2_grpc import SchedulerServiceServicer
+from fastrun.v1.worker_pb2 import Ping
+from scheduler.config import Config
+from scheduler.fleet import FencedError
+from scheduler.metrics import Metrics
+from scheduler.sessions import ProtocolError, Sessions
+from scheduler.view import fleet_view
+
+log = structlog.get_logger()
+
+WATCH_INTERVAL_MIN_S = 0.1
+
+ItemT = TypeVar("ItemT")
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class StreamLink(Generic[ItemT]):
+    """A session's way back, over its stream."""
+
+    def __init__(
+        self, context: Context, outbox: Outbox[ItemT], ping: ItemT, on_item: Callable[[Any], None]
+    ) -> None:
+        self._outbox = outbox
+        self._stream = DuplexStream(context, outbox, on_item=on_item, ping=lambda: outbox.put(ping))
+
+    def send(self, item: ItemT) -> None:
+        """Append to the outbox."""
+        self._outbox.put(item)
+        self._stream.wake()
+
+    def close(self) -> None:
+        """End the stream soon."""
+        self._stream.close()
+
+    async def run(self) -> str:
+        """Carry items until the stream ends; returns why."""
+        return await self._stream.run()
+
+
+class SchedulerServicer(SchedulerServiceServicer):
+    """Serves edges, workers and tools."""
+
+    def __init__(
+        self, config: Config, sessions: Sessions, metrics: Metrics, clock: Callable[[], float]
+    ) -> None:
+        self._drift_after_s = config.drift_after_s
+        self._sessions = sessions
+        self._metrics = metrics
+        self._clock = clock
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = 0.0
+        self._closed = False
+
+    async def EdgeSession(  # type: ignore[override] # noqa: N802 - reads and writes by context; gRPC's name
+        self, request_iterator: Any, context: Context
+    ) -> None:
+        """See scheduler.proto."""
+        del request_iterator
+
+        def on_item(item: EdgeMessage) -> None:
+            began = time.perf_counter()
+            with _spoken_for():
+                self._sessions.edge_said(link, item, self._clock())
+            if item.HasField("acquire"):
+                self._metrics.decision_seconds.observe(time.perf_counter() - began)
+            self._arm()
+
+        link = StreamLink(context, Outbox[EdgeReply](EdgeReplies), EdgeReply(ping=Ping()), on_item)
+        try:
+            reason = await link.run()
+            log.info("edge_session_ended", reason=reason)
+        finally:
+            self._sessions.edge_left(link, self._clock())
+            self._arm()
+
+    async def WorkerSession(  # type: ignore[override] # noqa: N802 - reads and writes by context; gRPC's name
+        self, request_iterator: Any, context: Context
+    ) -> None:
+        """See scheduler.proto."""
+        del request_iterator
+
+        def on_item(item: WorkerReport) -> None:
+            with _spoken_for():
+                self._sessions.worker_said(link, item, self._clock())
+            self._arm()
+
+        link = StreamLink(
+            context, Outbox[WorkerCommand](WorkerCommands), WorkerCommand(ping=Ping()), on_item
+        )
+        try:
+            reason = await link.run()
+            log.info("worker_session_ended", reason=reason)
+        finally:
+            self._sessions.worker_left(link, self._clock())
+            self._arm()
+
+    async def ListModels(  # noqa: N802 - gRPC's name
+        self, request: ListModelsRequest, context: Context
+    ) -> ListModelsResponse:
+        """See scheduler.proto."""
+        del request, context
+        models = self._sessions.models()
+        return ListModelsResponse(models=models.models, complete=models.complete)
+
+    async def WatchFleet(  # noqa: N802 - gRPC's name
+        self, request: WatchFleetRequest, context: Context
+    ) -> AsyncIterator[WatchFleetResponse]:
+        """See scheduler.proto."""
+        del context
+        while True:
+            yield self.view()
+            if not request.interval_ms:
+                return
+            await asyncio.sleep(max(request.interval_ms / 1000, WATCH_INTERVAL_MIN_S))
+
+    def view(self) -> WatchFleetResponse:
+        """Describe the fleet now."""
+        return fleet_view(self._sessions, drift_after_s=self._drift_after_s, now=self._clock())
+
+    def close(self) -> None:
+        """End all sessions and stop the timer."""
+        self._closed = True
+        self._sessions.close()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def start(self) -> None:
+        """Begin to keep the time."""
+        self._arm()
+
+    def _arm(self) -> None:
+        """Have one timer, for whatever is due first."""
+        due = None if self._closed else self._sessions.next_due()
+        if self._timer is not None:
+            if due == self._timer_due:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if due is not None:
+            self._timer_due = due
+            delay = max(due - self._clock(), 0)
+            self._timer = asyncio.get_running_loop().call_later(delay, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._sessions.tick(self._clock())
+        self._arm()
+
+
+@contextmanager
+def _spoken_for() -> Iterator[None]:
+    """Tell a peer by its call's status why its session ends."""
+    try:
+        yield
+    except ProtocolError as error:
+        raise ServiceError(ErrorReason.ERROR_REASON_INVALID_REQUEST, str(error)) from error
+    except FencedError as error:
+        raise ServiceError(ErrorReason.ERROR_REASON_CONFLICT, str(error)) from error

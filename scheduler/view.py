@@ -1,0 +1,52 @@
+"""What an operator sees of the fleet."""
+
+from fastrun.v1.scheduler_pb2 import QueueStatus, WatchFleetResponse, WorkerStatus
+from scheduler.fleet import Fleet
+from scheduler.leases import LeaseBook
+from scheduler.sessions import Sessions
+
+
+def drift(fleet: Fleet, leases: LeaseBook, *, after_s: float, now: float) -> int:
+    """Count the leases held for over ``after_s`` that their worker does not list.
+
+    Those of a gone worker hold its slots and nothing else: they do not count.
+    """
+    return sum(
+        now - lease.held_since > after_s and lease.lease_id not in worker.listed
+        for worker in fleet.workers()
+        if not worker.gone
+        for lease in leases.of_instance(worker.instance_id)
+    )
+
+
+def fleet_view(sessions: Sessions, *, drift_after_s: float, now: float) -> WatchFleetResponse:
+    """Describe all workers and queues at a moment (monotonic seconds)."""
+    fleet, admission = sessions.fleet, sessions.admission
+    workers = [
+        WorkerStatus(
+            worker_id=worker.worker_id,
+            instance_id=worker.instance_id,
+            address=worker.address,
+            model=worker.card.model,
+            state=worker.state(now),
+            slots=worker.slots,
+            slots_in_use=admission.leases.held(worker.instance_id),
+            heartbeat=worker.heartbeat,
+        )
+        for worker in sorted(fleet.workers(), key=lambda worker: worker.worker_id)
+    ]
+    queues = [
+        QueueStatus(
+            model=model,
+            waiting=len(admission.queue.line(model)),
+            bound=admission.refusals.bound(model),
+        )
+        for model in sorted(fleet.cards)
+    ]
+    return WatchFleetResponse(
+        workers=workers,
+        queues=queues,
+        drift=drift(fleet, admission.leases, after_s=drift_after_s, now=now),
+        edges=len(sessions.edges.connected()),
+        term=sessions.leader.term,
+    )
