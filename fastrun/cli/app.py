@@ -1,0 +1,34 @@
+"""All commands and what each is for; a command's module is imported only when it is called."""
+
+from importlib import import_module
+
+import typer
+
+from fastrun.cli.group import group
+
+COMMANDS = {
+    "up": "Start everything on this machine: Postgres, services, a model.",
+    "down": "Stop what `fastrun up` has started.",
+    "fleet": "Show workers, slots in use, models and queues.",
+    "account": "Create, approve, suspend and list accounts.",
+    "key": "Issue, revoke and list API keys.",
+    "model": "List models, or install the default one's weights.",
+    "migrate": "Bring the database's schema forward.",
+    "probe": "Ask a service whether it is ready, for health checks.",
+    "version": "Show the version.",
+}
+
+
+def make_app(called: str | None) -> typer.Typer:
+    """Make the command line, whole for the command that is called and in outline for the rest."""
+    app = group(help="An inference provider that anyone can run: the OpenAI API over open models.")
+    for name, summary in COMMANDS.items():
+        if name == called:
+            app.add_typer(import_module(f"fastrun.cli.{name}").app)
+        else:
+            app.command(name, help=summary)(_outline)
+    return app
+
+
+def _outline() -> None:
+    raise AssertionError("a command that is called is never in outline")

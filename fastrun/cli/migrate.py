@@ -1,0 +1,35 @@
+"""`fastrun migrate`: brings the database's schema forward before the services start."""
+
+import asyncio
+import os
+
+from fastrun.cli.errors import CommandError
+from fastrun.cli.group import group
+from fastrun.cli.output import Json, print_json
+
+app = group()
+
+
+@app.command()
+def migrate(as_json: Json = False) -> None:
+    """Apply what the database at DATABASE_URL lacks; safe at any time, also twice at once."""
+    try:
+        from auth_service import migrate as runner  # noqa: PLC0415 - needs the extra `server`
+        from auth_service.errors import AuthServiceError  # noqa: PLC0415 - beside its like
+    except ModuleNotFoundError as error:
+        raise CommandError(f"{error.name} is missing: run pip install 'fastrun[server]'") from error
+    url = os.environ.get("DATABASE_URL")
+    if not url:
+        raise CommandError(
+            "DATABASE_URL is not set: say which database with "
+            "DATABASE_URL=postgresql://user:password@host:port/database "
+            "(fastrun up migrates its own by itself)"
+        )
+    try:
+        applied = asyncio.run(runner.migrate(url))
+    except AuthServiceError as error:
+        raise CommandError(str(error)) from error
+    if as_json:
+        print_json(applied)
+    else:
+        print("\n".join(f"applied {name}" for name in applied) or "nothing to apply")

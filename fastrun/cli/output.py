@@ -1,0 +1,36 @@
+"""What commands print: columns for people, JSON for programs."""
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON document on one line."""
+    print(json.dumps(value, ensure_ascii=False))
+
+
+def print_columns(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print rows under titles, each column as wide as it has to be."""
+    for line in columns(titles, rows):
+        print(line)
+
+
+def columns(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    """Lay out rows under titles; pure."""
+    cells = [[title.upper() for title in titles], *([str(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(titles))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
+
+
+def moment(seconds: float) -> str:
+    """Say a time, given in seconds since 1970, in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

@@ -1,0 +1,72 @@
+"""Which environment the services and the command of `fastrun up --exec` get; pure."""
+
+import os
+from collections.abc import Mapping
+
+from fastrun.local.folder import State
+
+LOOPBACK = "127.0.0.1"
+_DIRECT = (LOOPBACK, "localhost")
+
+
+def of_service(
+    environ: Mapping[str, str],
+    service: str,
+    settings: Mapping[str, object],
+    ports: Mapping[str, int],
+    *,
+    main_port: str = "grpc",
+) -> dict[str, str]:
+    """The environment of one service.
+
+    Args:
+        environ: our own; what it sets for the service stands where we set nothing.
+        service: as its settings are named, such as `edge`.
+        settings: by field name; a list becomes comma-separated, None is left out.
+        ports: those that it has to have again after a restart; others are free ones.
+        main_port: the name of the port that `listen` is about.
+    """
+    prefix = f"FASTRUN_{service.upper()}_"
+    listen = {
+        "listen": f"{LOOPBACK}:{ports.get(main_port, 0)}",
+        "admin_listen": f"{LOOPBACK}:{ports.get('admin', 0)}",
+    }
+    ours = {
+        f"{prefix}{name.upper()}": _text(value)
+        for name, value in {**listen, **settings}.items()
+        if value is not None
+    }
+    return {**environ, **ours}
+
+
+def of_command(
+    environ: Mapping[str, str], state: State, api_key: str, *, data: str, scripts: str
+) -> dict[str, str]:
+    """The environment of a command that talks to this stack.
+
+    Args:
+        environ: our own.
+        state: the stack.
+        api_key: the development key.
+        data: the stack's data folder, by which `fastrun` commands find it.
+        scripts: the folder of our own programs, which goes first on PATH.
+    """
+    ours = {
+        "OPENAI_BASE_URL": state.base_url,
+        "OPENAI_API_KEY": api_key,
+        "OPENAI_MODEL": state.model,
+        "FASTRUN_DATA": data,
+        "PATH": os.pathsep.join(part for part in (scripts, environ.get("PATH", "")) if part),
+    }
+    for name in ("NO_PROXY", "no_proxy"):
+        hosts = [host for host in environ.get(name, "").split(",") if host.strip()]
+        ours[name] = ",".join([*hosts, *(host for host in _DIRECT if host not in hosts)])
+    return {**environ, **ours}
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)

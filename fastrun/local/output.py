@@ -1,0 +1,153 @@
+"""What people see of a stack: progress, warnings of the services, and how to use it."""
+
+import json
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TextIO
+
+from fastrun.local.folder import State
+
+REPEAT_S = 10.0  # the same warning of a service is shown once in this time
+_SHOWN_LEVELS = ("warning", "error", "critical")
+_HIDDEN_FIELDS = ("event", "level", "logger", "service", "timestamp", "exception")
+PROGRESS_EVENT = "model_loading"
+
+
+class Output:
+    """Writes for people; a reader that is gone does not stop the stack.
+
+    Args:
+        stream: where to.
+        verbose: show all lines of the services, not only what is wrong.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        *,
+        verbose: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stream = stream or sys.stdout
+        self._verbose = verbose
+        self._clock = clock
+        self._shown: dict[tuple[str, str], float] = {}
+        self._bar: _Bar | None = None
+        self.quiet = False
+        """Set while all is being stopped: what then breaks is no news."""
+
+    def say(self, text: str) -> None:
+        """Write a line."""
+        self.end_progress()
+        self._write(text)
+
+    def line_of(self, service: str, line: str) -> None:
+        """Take a line that a service has logged: JSON, or anything if it broke."""
+        event = _event(line)
+        if event is not None and event.get("event") == PROGRESS_EVENT:
+            self._progress(event)
+        elif self._verbose:
+            self.say(f"{service}: {line if event is None else described(event)}")
+        elif event is not None and event.get("level") in _SHOWN_LEVELS and not self.quiet:
+            self._warn(service, event)
+
+    def end_progress(self) -> None:
+        """Leave the progress bar's line."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def _warn(self, service: str, event: dict[str, Any]) -> None:
+        now = self._clock()
+        kind = (service, str(event["event"]))
+        if now - self._shown.get(kind, -REPEAT_S) >= REPEAT_S:
+            self._shown[kind] = now
+            self.say(f"{service}: {event['level']}: {described(event)}")
+
+    def _progress(self, event: dict[str, Any]) -> None:
+        if self._bar is None:
+            self._bar = _Bar(self._stream, self._write)
+        self._bar.move(str(event.get("phase", "")), event.get("percent"))
+
+    def _write(self, text: str) -> None:
+        with suppress(OSError, ValueError):
+            print(text, file=self._stream, flush=True)
+
+
+class _Bar:
+    """A bar at a terminal, a line for each phase elsewhere."""
+
+    def __init__(self, stream: TextIO, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._phases: set[str] = set()
+        self._rich: Any = None
+        if stream.isatty():
+            from rich.console import Console  # noqa: PLC0415 - slow, and for terminals only
+            from rich.progress import Progress  # noqa: PLC0415 - the same
+
+            self._rich = Progress(console=Console(file=stream), transient=True)
+            self._task = self._rich.add_task("", total=None)
+            self._rich.start()
+
+    def move(self, phase: str, percent: float | None) -> None:
+        """Show what is being done, and how much of it is done; 0 or None: nobody knows."""
+        if self._rich is not None:
+            total = 100.0 if percent else None
+            self._rich.update(self._task, description=phase, total=total, completed=percent or 0)
+        elif phase not in self._phases:
+            self._phases.add(phase)
+            self._write(f"  {phase} ...")
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._rich is not None:
+            self._rich.stop()
+
+
+def described(event: dict[str, Any]) -> str:
+    """One line for people out of a structured event."""
+    fields = [f"{name}={value}" for name, value in event.items() if name not in _HIDDEN_FIELDS]
+    return " ".join([str(event.get("event", "")).replace("_", " "), *fields])
+
+
+def instructions(state: State, api_key: str, data: str, *, ephemeral: bool) -> str:
+    """How to use a stack that is ready."""
+    body = json.dumps(
+        {"model": state.model, "messages": [{"role": "user", "content": "Say hello."}]}
+    )
+    curl = (
+        f"curl {state.base_url}/chat/completions \\\n"
+        f"    -H 'Authorization: Bearer {api_key}' \\\n"
+        f"    -H 'Content-Type: application/json' \\\n"
+        f"    -d {shlex.quote(body)}"
+    )
+    grpcurl = f"grpcurl -plaintext {state.scheduler_address} fastrun.v1.SchedulerService/ListModels"
+    return "\n".join(
+        (
+            "",
+            f"  Base URL  {state.base_url}",
+            f"  Model     {state.model}",
+            f"  API key   {api_key}",
+            f"  Data      {data}{' (removed at the end)' if ephemeral else ''}",
+            "",
+            "  Try it:",
+            f"    {curl}",
+            f"    {grpcurl}",
+            "",
+            "  Ctrl-C stops everything.",
+        )
+    )
+
+
+def _event(line: str) -> dict[str, Any] | None:
+    if not line.startswith("{"):
+        return None
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and "event" in event else None

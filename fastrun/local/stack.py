@@ -1,0 +1,250 @@
+"""The parts of a stack: what starts beside what, what waits for what, and how all of it stops."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from fastrun.local import environment
+from fastrun.local.child import Child, Lifeline, LogFile
+from fastrun.local.errors import LocalError
+from fastrun.local.folder import DataFolder, State
+from fastrun.local.output import Output
+from fastrun.local.postgres import Postgres
+from fastrun.local.served_model import served_model
+from fastrun.local.supervised import Database, Part, Plan, Service, Surroundings, keep
+
+LOAD_S = 900.0  # a worker may have to convert its model first
+DRAIN_S = 5.0  # what running answers get when all is stopped
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What `fastrun up` was asked for."""
+
+    port: int = 8000
+    """The public one; 0 takes a free one."""
+    workers: int = 1
+    edges: int = 1
+    worker_settings: Mapping[str, object]
+    """Of every worker, by field name."""
+
+
+class Stack:
+    """All parts, from nothing to serving and back.
+
+    Args:
+        options: what was asked for.
+        folder: where data goes; its lock is ours.
+        output: what people see.
+        environ: our own environment; DATABASE_URL in it replaces our own Postgres.
+    """
+
+    def __init__(
+        self, options: Options, folder: DataFolder, output: Output, environ: Mapping[str, str]
+    ) -> None:
+        self._options = options
+        self._folder = folder
+        self._output = output
+        self._lifeline = Lifeline()
+        self._around = Surroundings(environ, self._lifeline, folder.logs, output)
+        self._setup_log = LogFile(folder.logs / "setup.log")
+        self._reserved: socket.socket | None = None
+        self._jobs: list[Child] = []
+        self._database = _database(folder, environ)
+        self._auth: Service | None = None
+        self._scheduler = Service(
+            Plan(name="scheduler", module="scheduler", service="scheduler"), self._around
+        )
+        self._workers: list[Service] = []
+        self._edges: list[Service] = []
+        self._keeping: list[asyncio.Task[None]] = []
+
+    @property
+    def lifeline(self) -> Lifeline:
+        """What everything that must not outlive this process holds on to."""
+        return self._lifeline
+
+    async def start(self) -> State:
+        """Start everything and wait until a model can be asked.
+
+        Returns:
+            Where it is reached.
+
+        Raises:
+            LocalError: a part cannot start; stop() is to be called then, too.
+        """
+        try:
+            async with asyncio.TaskGroup() as group:
+                auth = group.create_task(self._start_auth())
+                await group.create_task(self._scheduler.start())
+                self._workers = [self._worker(number) for number in _count(self._options.workers)]
+                for worker in self._workers:
+                    group.create_task(worker.start())
+                address = await auth
+                key = group.create_task(self._provide_key(address))
+                self._edges = self._make_edges(address)
+                for edge in self._edges:
+                    group.create_task(edge.start())
+                await key
+        except ExceptionGroup as failures:
+            raise _first(failures) from None
+        assert self._auth is not None
+        base_url = f"http://{self._edges[0].address}/v1"
+        model = await served_model(base_url, self._folder.api_key.read_text())
+        parts: list[Part] = [self._auth, self._scheduler, *self._workers, *self._edges]
+        if self._database is not None:
+            parts.append(self._database)
+        self._keeping = [asyncio.create_task(keep(part, self._output)) for part in parts]
+        return State(
+            pid=os.getpid(),
+            base_url=base_url,
+            model=model,
+            auth_address=self._auth.address,
+            scheduler_address=self._scheduler.address,
+        )
+
+    async def stop(self) -> None:
+        """Stop all in order, within bounds: no step can fail. Idempotent."""
+        for task in self._keeping:
+            task.cancel()
+        await asyncio.gather(*self._keeping, return_exceptions=True)
+        await _together(job.kill() for job in self._jobs)
+        await _together(edge.stop() for edge in self._edges)
+        await _together(worker.stop() for worker in self._workers)
+        await self._scheduler.stop()
+        if self._auth is not None:
+            await self._auth.stop()
+        if self._database is not None:
+            await self._database.stop()
+        if self._reserved is not None:
+            self._reserved.close()
+        self._setup_log.close()
+
+    def kill_now(self) -> None:
+        """End all services at once; Postgres ends by itself when this process has ended."""
+        for job in self._jobs:
+            job.kill_now()
+        for service in (*self._edges, *self._workers, self._scheduler, self._auth):
+            if service is not None:
+                service.kill_now()
+
+    async def _start_auth(self) -> str:
+        """Start the auth service and what it needs; return its address."""
+        environ = self._around.environ
+        url = environ.get("DATABASE_URL", "")
+        if self._database is not None:
+            url = await self._database.start()
+        surroundings = Surroundings(
+            {**environ, "DATABASE_URL": url}, self._lifeline, self._folder.logs, self._output
+        )
+        await self._job("migrate", ["-m", "fastrun.cli", "migrate"], surroundings.environ)
+        pepper = {} if _has_pepper(environ) else {"pepper_file": self._folder.pepper()}
+        self._auth = Service(
+            Plan(name="auth", module="auth_service", service="auth", settings=pepper), surroundings
+        )
+        await self._auth.start()
+        return self._auth.address
+
+    async def _provide_key(self, auth_address: str) -> None:
+        arguments = ["-m", "fastrun.local.dev_key", auth_address, str(self._folder.api_key)]
+        await self._job("development key", arguments, self._around.environ)
+
+    async def _job(self, name: str, arguments: list[str], environ: Mapping[str, str]) -> None:
+        """Run a process that does its work and ends.
+
+        Raises:
+            LocalError: it failed.
+        """
+        job = Child(
+            name,
+            arguments,
+            environ,
+            lifeline=self._lifeline,
+            log=self._setup_log,
+            on_line=lambda line: self._output.line_of(name, line),
+        )
+        self._jobs.append(job)
+        status, complaint = await job.run()
+        if status != 0:
+            raise LocalError(f"{name} failed: {complaint.removeprefix('fastrun: ')}")
+
+    def _worker(self, number: int) -> Service:
+        alone = self._options.workers == 1
+        plan = Plan(
+            name="worker" if alone else f"worker {number}",
+            module="gpu_worker",
+            service="worker",
+            settings={
+                "scheduler_addresses": [self._scheduler.address],
+                **self._options.worker_settings,
+            },
+            start_s=LOAD_S,
+        )
+        return Service(plan, self._around)
+
+    def _make_edges(self, auth_address: str) -> list[Service]:
+        count, port = self._options.edges, self._options.port
+        if count > 1:
+            # A socket that is bound and never listens keeps the port ours while edges come and go.
+            self._reserved = _reserve(port)
+            port = self._reserved.getsockname()[1]
+        edges = []
+        for number in _count(count):
+            plan = Plan(
+                name="edge" if count == 1 else f"edge {number}",
+                module="edge",
+                service="edge",
+                settings={
+                    "auth_address": auth_address,
+                    "scheduler_addresses": [self._scheduler.address],
+                    "reuse_port": count > 1 or None,
+                },
+                main_port="http",
+                grace_s=DRAIN_S,
+            )
+            edges.append(Service(plan, self._around, ports={"http": port}))
+        return edges
+
+
+def _database(folder: DataFolder, environ: Mapping[str, str]) -> Database | None:
+    # A run that leaves nothing behind must not write into somebody's database.
+    if environ.get("DATABASE_URL") and not folder.ephemeral:
+        return None
+    remove = folder.path if folder.ephemeral else None
+    return Database(Postgres(folder.postgres, durable=not folder.ephemeral, remove=remove))
+
+
+def _has_pepper(environ: Mapping[str, str]) -> bool:
+    return any(name in environ for name in ("FASTRUN_AUTH_PEPPER", "FASTRUN_AUTH_PEPPER_FILE"))
+
+
+def _reserve(port: int) -> socket.socket:
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        reserved.bind((environment.LOOPBACK, port))
+    except OSError as error:
+        reserved.close()
+        raise LocalError(f"port {port} is in use: choose another one with --port") from error
+    return reserved
+
+
+def _count(parts: int) -> range:
+    return range(1, parts + 1)
+
+
+async def _together(stopping: Iterable["asyncio._CoroutineLike[None]"]) -> None:
+    await asyncio.gather(*stopping)
+
+
+def _first(failures: ExceptionGroup[Exception]) -> Exception:
+    """The failure to tell; anything but a LocalError is a fault of ours and told whole."""
+    expected, faults = failures.split(LocalError)
+    if faults is not None or expected is None:
+        return failures
+    found: Exception = expected
+    while isinstance(found, ExceptionGroup):
+        found = found.exceptions[0]
+    return found

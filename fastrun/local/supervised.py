@@ -1,0 +1,209 @@
+"""Parts of a stack that are started again when they end though nobody asked them to."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from fastrun.local import environment
+from fastrun.local.child import Child, Lifeline, LogFile, told
+from fastrun.local.errors import LocalError
+from fastrun.local.output import Output
+from fastrun.local.postgres import Postgres, PostgresError
+
+BACKOFF_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+STEADY_S = 60.0  # who has run so long begins with the shortest wait again
+KILL_AFTER_S = 3.0  # beyond a service's own grace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How one service is run."""
+
+    name: str
+    """What people call it, such as `worker 2`."""
+    module: str
+    """What `python -m` runs."""
+    service: str
+    """As its settings are named, such as `edge`."""
+    settings: Mapping[str, object] = field(default_factory=dict)
+    main_port: str = "grpc"
+    start_s: float = 60.0
+    """What it may take until it serves."""
+    grace_s: float = 2.0
+    """What it may take to finish what runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all services of a stack share."""
+
+    environ: Mapping[str, str]
+    lifeline: Lifeline
+    logs: Path
+    output: Output
+
+
+class Backoff:
+    """How long to wait before the next start; pure.
+
+    Args:
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._tries = 0
+        self._started_at = clock()
+
+    def started(self) -> None:
+        """Note a start that succeeded."""
+        self._started_at = self._clock()
+
+    def next_s(self) -> float:
+        """Return how long to wait now, in seconds; longer each time, up to a bound."""
+        if self._clock() - self._started_at >= STEADY_S:
+            self._tries = 0
+        wait_s = BACKOFF_S[min(self._tries, len(BACKOFF_S) - 1)]
+        self._tries += 1
+        return wait_s
+
+
+class Part(Protocol):
+    """What keep() keeps."""
+
+    name: str
+
+    async def start(self) -> object:
+        """Start it and wait until it serves.
+
+        Raises:
+            LocalError: it cannot; it does not run.
+        """
+
+    async def wait(self) -> str:
+        """Wait for its end; return how it came."""
+
+
+async def keep(part: Part, output: Output) -> None:
+    """Start a part that runs again whenever it ends, until cancelled."""
+    backoff = Backoff()
+    while True:
+        what = f"{part.name} ended with {await part.wait()}"
+        while True:
+            wait_s = backoff.next_s()
+            output.say(f"{what}: starting it again in {wait_s:g} s")
+            await asyncio.sleep(wait_s)
+            try:
+                await part.start()
+            except LocalError as error:
+                what = str(error)
+            else:
+                break
+        backoff.started()
+        output.say(f"{part.name} serves again")
+
+
+class Service:
+    """One service as a child process; its ports stay the same over restarts.
+
+    Args:
+        plan: how it is run.
+        surroundings: what it shares with the others.
+        ports: those that it has to have, by name; others are free ones.
+    """
+
+    def __init__(
+        self, plan: Plan, surroundings: Surroundings, ports: Mapping[str, int] | None = None
+    ) -> None:
+        self.plan = plan
+        self.name = plan.name
+        self.ports = dict(ports or {})
+        self._around = surroundings
+        self._log = LogFile(surroundings.logs / f"{plan.name.replace(' ', '-')}.log")
+        self._child: Child | None = None
+
+    @property
+    def address(self) -> str:
+        """host:port of its main port, once it was started."""
+        return f"{environment.LOOPBACK}:{self.ports[self.plan.main_port]}"
+
+    async def start(self) -> None:
+        """Start it and wait until it serves.
+
+        Raises:
+            LocalError: it cannot; it does not run.
+        """
+        plan, around = self.plan, self._around
+        self._child = Child(
+            plan.name,
+            ["-m", plan.module],
+            environment.of_service(
+                around.environ,
+                plan.service,
+                {"grace_s": plan.grace_s, **plan.settings},
+                self.ports,
+                main_port=plan.main_port,
+            ),
+            lifeline=around.lifeline,
+            log=self._log,
+            on_line=lambda line: around.output.line_of(plan.name, line),
+        )
+        self.ports = await self._child.start(plan.start_s)
+
+    async def wait(self) -> str:
+        """Wait for its end; return how it came."""
+        assert self._child is not None
+        return told(await self._child.wait())
+
+    async def stop(self) -> None:
+        """Let it finish, within bounds. Idempotent."""
+        if self._child is not None:
+            await self._child.stop(self.plan.grace_s + KILL_AFTER_S)
+        self._log.close()
+
+    def kill_now(self) -> None:
+        """End it at once and wait for nothing."""
+        if self._child is not None:
+            self._child.kill_now()
+
+
+class Database:
+    """The embedded Postgres, which blocks and so lives in threads."""
+
+    name = "Postgres"
+
+    def __init__(self, postgres: Postgres) -> None:
+        self._postgres = postgres
+        self._starting: asyncio.Future[str] | None = None
+
+    async def start(self) -> str:
+        """Start it.
+
+        Returns:
+            Its DSN.
+
+        Raises:
+            LocalError: it cannot run here.
+        """
+        self._starting = asyncio.ensure_future(asyncio.to_thread(self._postgres.start))
+        try:
+            # A thread cannot be cancelled: stop() waits for its end.
+            return await asyncio.shield(self._starting)
+        except PostgresError as error:
+            raise LocalError(str(error)) from error
+
+    async def wait(self) -> str:
+        """Wait for its end; return how it came."""
+        return told(await asyncio.to_thread(self._postgres.wait))
+
+    async def stop(self) -> None:
+        """Stop it, also one that is still starting. Idempotent."""
+        if self._starting is None:
+            return
+        await asyncio.wait({self._starting})
+        if not self._starting.cancelled():
+            self._starting.exception()  # told already by whoever started it
+        await asyncio.to_thread(self._postgres.stop)
