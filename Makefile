@@ -8,7 +8,7 @@ ARGS ?=
 BIN := $(VENV)/bin
 INSTALL := PYTHON='$(PYTHON)' requirements/install $(VENV)
 PROTOS := $(wildcard protos/fastrun/v1/*.proto)
-STUBS := fastrun/v1/.stubs
+STUBS := $(VENV)/.project
 LOCK := --quiet --universal --generate-hashes --upgrade --python-version 3.11 --custom-compile-command 'make lock'
 
 .DEFAULT_GOAL := help
@@ -40,7 +40,7 @@ lint: $(VENV)/.dev $(STUBS) ## Check style, types, imports and protos
 
 protos: $(VENV)/.dev ## Make fastrun.v1 from the .proto files
 	$(BIN)/python hatch_build.py
-	@touch $(STUBS)
+	@touch
 
 bench: setup ## Measure a stack of its own
 	$(BIN)/fastrun up --ephemeral --exec 'fastrun bench $(ARGS)'
@@ -50,7 +50,7 @@ lock: ## Pin all dependencies anew (needs uv)
 	uv pip compile $(LOCK) --extra local -c requirements/dev.txt -o requirements/local.txt pyproject.toml
 
 clean: ## Remove what was installed and made here
-	rm -rf $(VENV) build dist fastrun/v1/*_pb2* $(STUBS)
+	rm -rf $(VENV) build dist fastrun/v1/*_pb2*
 
 # What is installed is remembered by empty files that are older than nothing they depend on.
 
