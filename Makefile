@@ -8,9 +8,10 @@ ARGS ?=
 BIN := $(VENV)/bin
 INSTALL := PYTHON='$(PYTHON)' requirements/install $(VENV)
 PROTOS := $(wildcard protos/fastrun/v1/*.proto)
-STUBS := $(VENV)/.project
+PROJECT := $(VENV)/.project
 LOCK := --quiet --universal --generate-hashes --upgrade --python-version 3.11 --custom-compile-command 'make lock'
 
+.NOTPARALLEL:
 .DEFAULT_GOAL := help
 .PHONY: help setup up down test lint protos bench lock clean
 
@@ -19,18 +20,18 @@ help: ## List what can be done
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1	\2/p' Makefile | expand -t 10
 	@echo "ARGS is passed on: make up ARGS='--port 9000', make test ARGS='-k sse'"
 
-setup: $(VENV)/.local $(VENV)/.weights $(STUBS) ## Install what `make up` needs into .venv
+setup: $(VENV)/.local $(VENV)/.weights $(PROJECT) ## Install what `make up` needs into .venv
 
 up: setup ## Start everything on this machine; Ctrl-C stops it
 	@exec $(BIN)/fastrun up $(ARGS)
 
-down: $(STUBS) ## Stop what `make up` has started elsewhere
+down: $(PROJECT) ## Stop what `make up` has started elsewhere
 	@exec $(BIN)/fastrun down $(ARGS)
 
-test: $(VENV)/.dev $(VENV)/.weights $(STUBS) ## Run all tests
+test: $(VENV)/.dev $(VENV)/.weights $(PROJECT) ## Run all tests
 	$(BIN)/python -m pytest $(ARGS)
 
-lint: $(VENV)/.dev $(STUBS) ## Check style, types, imports and protos
+lint: $(VENV)/.dev $(PROJECT) ## Check style, types, imports and protos
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -72,6 +73,6 @@ $(VENV)/.weights: $(VENV)/.python
 	@touch $@
 
 # Installing the project makes the stubs; so does hatch_build.py, faster, where its tools are there.
-$(STUBS): $(PROTOS) hatch_build.py pyproject.toml $(VENV)/.python
+$(PROJECT): $(PROTOS) hatch_build.py pyproject.toml $(VENV)/.python
 	@$(INSTALL) project
 	@touch $@
