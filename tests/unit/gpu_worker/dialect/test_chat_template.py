@@ -12,27 +12,14 @@ from tokenizers import Tokenizer
 
 from gpu_worker.dialect import chat_template
 from gpu_worker.dialect.chat_template import ChatTemplate, PromptEncoder, TemplateError
+from gpu_worker.dialect.tokenizer import JsonTokenizer
 
 TINY = Path(__file__).parents[3] / "models" / "tiny"
 IM_START, IM_END = 1, 2
 
 
-class TinyTokenizer:
-    """The tiny model's tokenizer with the interface that prompts need."""
-
-    special_tokens = {"<|endoftext|>": 0, "<|im_start|>": IM_START, "<|im_end|>": IM_END}
-
-    def __init__(self):
-        self.plain = Tokenizer.from_file(str(TINY / "tokenizer.json"))
-        self.literal = Tokenizer.from_file(str(TINY / "tokenizer.json"))
-        self.literal.encode_special_tokens = True
-
-    def encode(self, text, *, special):
-        tokenizer = self.plain if special else self.literal
-        return tokenizer.encode(text, add_special_tokens=False).ids
-
-
-tokenizer = TinyTokenizer()
+tokenizer = JsonTokenizer.from_file(TINY / "tokenizer.json")
+reference = Tokenizer.from_file(str(TINY / "tokenizer.json"))
 source = (TINY / "chat_template.jinja").read_text()
 encoder = PromptEncoder(ChatTemplate(source), tokenizer)
 
@@ -47,7 +34,7 @@ def reference_ids(messages):
     """Render and encode in one go, as transformers does."""
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     text = environment.from_string(source).render(messages=messages, add_generation_prompt=True)
-    return tokenizer.encode(text, special=True)
+    return reference.encode(text, add_special_tokens=False).ids
 
 
 @given(contents=st.lists(st.text(max_size=30), min_size=1, max_size=4))
@@ -71,7 +58,7 @@ def test_special_tokens_in_content_stay_text(contents):
     assert len(contents) + 1 == ids.count(IM_START)
     assert len(contents) == ids.count(IM_END)
     rendered = ChatTemplate(source).render(turns(*contents))
-    assert rendered == tokenizer.plain.decode(ids, skip_special_tokens=False)
+    assert rendered == reference.decode(ids, skip_special_tokens=False)
 
 
 def test_user_text_cannot_end_its_turn():
@@ -108,7 +95,7 @@ def test_template_gets_what_public_templates_use():
         now=lambda: datetime(2031, 5, 1),  # noqa: DTZ001 - templates show local time
     )
     text = template.render([{"role": "user", "content": "<é'>"}, {"role": "user", "content": "x"}])
-    assert '<s>\n{"role": "user", "content": "<é\'>"}2031' == text
+    assert text == '<s>\n{"role": "user", "content": "<é\'>"}2031'
 
 
 def test_a_template_that_raises_says_why():

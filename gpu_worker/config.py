@@ -1,0 +1,52 @@
+"""The worker's settings: FASTRUN_WORKER_* or table [worker]."""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+Address = Annotated[str, msgspec.Meta(pattern=r":\d+$")]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """All settings of one worker."""
+
+    # host:port for edges; port 0 takes a free one.
+    listen: Address = "127.0.0.1:7003"
+    # host:port of /metrics, /healthz and /readyz.
+    admin_listen: Address = "127.0.0.1:9103"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    # How long running requests may take to finish after SIGTERM.
+    grace_s: float = 30.0
+
+    # host:port of every scheduler; the worker keeps a session with each.
+    scheduler_addresses: list[str] = []
+    # host:port where edges reach this worker; default: listen, with the real port.
+    advertise_address: str = ""
+    # Stays the same over restarts; default: host name and port.
+    worker_id: str = ""
+    # Take requests without a lease, and register nowhere.
+    standalone: bool = False
+
+    engine: Literal["cpu", "scripted"] = "cpu"
+    # A name, or NAME=PATH with a GGUF file or an OpenVINO folder; default: SmolLM2.
+    model: str = ""
+    # How many requests run at once.
+    slots: Positive = 32
+
+    # CPU engine: f32 gives the same answer alone, batched, cached and resumed; fast is bf16.
+    precision: Literal["f32", "fast"] = "f32"
+    # CPU engine: upper bound of the KV cache, whose memory is taken as it is first used.
+    kv_cache_mib: Positive = 1024
+    # CPU engine: threads of the network; 0 for one per core.
+    threads: Count = 0
+    # CPU engine: folder of converted models; default: in the user's cache folder.
+    cache: str = ""
+
+    # Scripted engine: pace of each stream; 0 is as fast as it goes.
+    scripted_tokens_per_s: Annotated[float, msgspec.Meta(ge=0)] = 50.0
+    # Scripted engine: tokens of prompt that it reads each second; 0 is as fast as it goes.
+    scripted_prompt_tokens_per_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    # Scripted engine: the window, in tokens.
+    scripted_context: Positive = 8192

@@ -1,0 +1,139 @@
+"""Which engine a worker runs: loads it and its model as the settings say."""
+
+import asyncio
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+
+from fastrun.service.lifecycle import StartError
+from fastrun.v1.worker_pb2 import ModelCard
+from gpu_worker.config import Config
+from gpu_worker.dialect.chat_template import ChatTemplate, PromptEncoder, TemplateError
+from gpu_worker.engine.protocol import Engine
+from gpu_worker.generation import Model
+from gpu_worker.prompt import SamplingDefaults
+
+if TYPE_CHECKING:
+    from gpu_worker.dialect.tokenizer import Tokenizer
+    from gpu_worker.engine.cpu.preparation import PreparedModel
+
+log = structlog.get_logger()
+
+SCRIPTED_NAME = "scripted"
+# For a model that brings none: a base model continues a transcript.
+TRANSCRIPT_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}{{ message.role }}: {{ message.content }}\n"
+    "{% endfor %}assistant:"
+)
+
+
+async def load(config: Config) -> tuple[Engine, Model]:
+    """Load engine and model; takes seconds, in a thread.
+
+    Raises:
+        StartError: with one sentence that says what to do.
+    """
+    if config.engine == "scripted":
+        return _scripted(config)
+    try:
+        return await asyncio.to_thread(_cpu, config)
+    except TemplateError as error:
+        raise StartError(str(error)) from error
+
+
+def _scripted(config: Config) -> tuple[Engine, Model]:
+    from gpu_worker.engine import scripted  # noqa: PLC0415 - only the chosen engine is loaded
+
+    tokenizer = scripted.ByteTokenizer()
+    engine = scripted.ScriptedEngine(
+        slots=config.slots,
+        context_length=config.scripted_context,
+        seconds_per_token=_seconds_per(config.scripted_tokens_per_s),
+        seconds_per_prompt_token=_seconds_per(config.scripted_prompt_tokens_per_s),
+    )
+    model = Model(
+        card=ModelCard(
+            model=config.model.partition("=")[0] or SCRIPTED_NAME,
+            context_length=engine.context_length,
+            longest_token_bytes=tokenizer.longest_token_bytes,
+            created=int(datetime.now(tz=UTC).timestamp()),
+        ),
+        encoder=PromptEncoder(ChatTemplate(scripted.CHAT_TEMPLATE), tokenizer),
+        token_bytes=tokenizer.token_bytes,
+        stop_token_ids=(scripted.TURN_END,),
+    )
+    return engine, model
+
+
+def _seconds_per(rate: float) -> float:
+    return 1 / rate if rate else 0.0
+
+
+def _cpu(config: Config) -> tuple[Engine, Model]:
+    try:
+        # Only the chosen engine is loaded: this one needs the extra `cpu`.
+        from gpu_worker.dialect.tokenizer import JsonTokenizer  # noqa: PLC0415
+        from gpu_worker.engine.cpu import loading, model_source, preparation  # noqa: PLC0415
+        from gpu_worker.engine.cpu.errors import ModelError  # noqa: PLC0415
+    except ImportError as error:
+        raise StartError("the CPU engine is missing: pip install 'fastrun[cpu]'") from error
+    try:
+        prepared = preparation.prepare(
+            model_source.model_source(config.model or None),
+            cache=Path(config.cache) if config.cache else None,
+            progress=Phases(),
+        )
+    except ModelError as error:
+        raise StartError(str(error)) from error
+    log.info("model_loading", model=prepared.name, phase="loading the model")
+    engine = loading.load_cpu_engine(
+        prepared,
+        slots=config.slots,
+        precision="fast" if config.precision == "fast" else "exact",
+        kv_cache_bytes=config.kv_cache_mib << 20,
+        threads=config.threads or None,
+    )
+    return engine, _model(prepared, JsonTokenizer.from_file(prepared.tokenizer), engine)
+
+
+def _model(prepared: "PreparedModel", tokenizer: "Tokenizer", engine: Engine) -> Model:
+    begins = prepared.chat_template or prepared.bos_id is not None
+    template = ChatTemplate(
+        prepared.chat_template or TRANSCRIPT_TEMPLATE,
+        variables={
+            "bos_token": prepared.bos_token if begins else "",
+            "eos_token": prepared.eos_token,
+        },
+    )
+    return Model(
+        card=ModelCard(
+            model=prepared.name,
+            context_length=engine.context_length,
+            longest_token_bytes=prepared.longest_token_bytes,
+            created=prepared.created,
+        ),
+        encoder=PromptEncoder(template, tokenizer),
+        token_bytes=tokenizer.token_bytes,
+        stop_token_ids=prepared.eos_ids,
+        defaults=SamplingDefaults(
+            temperature=1.0 if prepared.temperature is None else prepared.temperature,
+            top_p=1.0 if prepared.top_p is None else prepared.top_p,
+            top_k=prepared.top_k or 0,
+        ),
+    )
+
+
+class Phases:
+    """Logs what a long preparation does, each phase and each quarter of it once."""
+
+    def __init__(self) -> None:
+        self._last: tuple[str, int] | None = None
+
+    def __call__(self, phase: str, fraction: float | None) -> None:
+        """Take what is being done, and how much of it is done."""
+        step = (phase, int((fraction or 0) * 4))
+        if step != self._last:
+            self._last = step
+            log.info("model_loading", phase=phase, percent=step[1] * 25)

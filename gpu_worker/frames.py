@@ -1,0 +1,116 @@
+"""What requests have to say, gathered until the stream can take it, then sent as one frame.
+
+The step loop never waits for an edge: it appends to a request's pending delta. A slow edge gets
+fewer and larger frames, and what waits is bounded by the requests' max_tokens.
+"""
+
+from collections.abc import Callable, Iterable
+
+from fastrun.v1.error_pb2 import ErrorDetail
+from fastrun.v1.generation_pb2 import Failed, Finished, FinishReason, Usage
+from fastrun.v1.worker_pb2 import WorkerFrame
+
+
+class Frames:
+    """The pending events of all requests of one stream."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        """Begin with nothing pending.
+
+        Args:
+            wake: called when something is pending that was not before.
+        """
+        self._wake = wake
+        self._moved: list[Events] = []
+        self._ping = False
+
+    def events(self, stream_id: int) -> "Events":
+        """Return where one request says what happens to it."""
+        return Events(stream_id, self._add)
+
+    def ping(self) -> None:
+        """Send a Ping with the next frame."""
+        self._ping = True
+
+    def take(self) -> WorkerFrame | None:
+        """Return all that is pending as one frame and forget it; None when nothing is."""
+        if not self._moved and not self._ping:
+            return None
+        frame = WorkerFrame()
+        if self._ping:
+            self._ping = False
+            frame.items.add()
+        moved, self._moved = self._moved, []
+        for events in moved:
+            events.move_to(frame)
+        return frame
+
+    def _add(self, events: "Events") -> None:
+        self._moved.append(events)
+        if len(self._moved) == 1:
+            self._wake()
+
+
+class Events:
+    """What happens to one request, in order: accepted, deltas, then finished or failed."""
+
+    __slots__ = ("_accepted", "_add", "_end", "_pending", "_stream_id", "_texts", "_token_ids")
+
+    def __init__(self, stream_id: int, add: Callable[["Events"], None]) -> None:
+        self._stream_id = stream_id
+        self._add = add
+        self._pending = False
+        self._accepted: int | None = None
+        self._texts: list[str] = []
+        self._token_ids: list[int] = []
+        self._end: Finished | Failed | None = None
+
+    def accepted(self, prompt_tokens: int) -> None:
+        """Say that the request holds a slot and has been given to the engine."""
+        self._accepted = prompt_tokens
+        self._changed()
+
+    def delta(self, text: str, token_ids: Iterable[int]) -> None:
+        """Append to what was generated."""
+        self._texts.append(text)
+        self._token_ids += token_ids
+        if not self._pending:
+            self._pending = True
+            self._add(self)
+
+    def finished(self, reason: FinishReason.ValueType, usage: Usage) -> None:
+        """End the request; nothing may follow."""
+        self._end = Finished(reason=reason, usage=usage)
+        self._changed()
+
+    def failed(self, error: ErrorDetail) -> None:
+        """End the request with an error; nothing may follow."""
+        self._end = Failed(error=error)
+        self._changed()
+
+    def move_to(self, frame: WorkerFrame) -> None:
+        """Append all that is pending to a frame and forget it."""
+        self._pending = False
+        add = frame.items.add
+        if self._accepted is not None:
+            event = add(stream_id=self._stream_id).event
+            event.accepted.prompt_tokens = self._accepted
+            self._accepted = None
+        if self._texts:
+            delta = add(stream_id=self._stream_id).event.delta
+            delta.content = "".join(self._texts)
+            delta.token_ids.extend(self._token_ids)
+            self._texts = []
+            self._token_ids = []
+        if self._end is not None:
+            event = add(stream_id=self._stream_id).event
+            if isinstance(self._end, Finished):
+                event.finished.CopyFrom(self._end)
+            else:
+                event.failed.CopyFrom(self._end)
+            self._end = None
+
+    def _changed(self) -> None:
+        if not self._pending:
+            self._pending = True
+            self._add(self)

@@ -1,0 +1,224 @@
+"""One running request, from GenerateRequest to the last of its events.
+
+Tokens go one way: engine -> detokenizer -> stop texts -> delta. What parses the text further stands
+between the last two.
+"""
+
+import asyncio
+import functools
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from contextlib import aclosing
+
+import msgspec
+import structlog
+
+from fastrun.service.errors import ServiceError
+from fastrun.v1.error_pb2 import ErrorReason
+from fastrun.v1.generation_pb2 import FinishReason, GenerateRequest, Usage
+from fastrun.v1.worker_pb2 import ModelCard
+from gpu_worker import prompt
+from gpu_worker.dialect.chat_template import PromptEncoder
+from gpu_worker.dialect.detokenizer import Detokenizer
+from gpu_worker.dialect.stop_strings import StopStrings
+from gpu_worker.engine.protocol import Engine, EngineError, Finish, StepOutput
+from gpu_worker.frames import Events
+from gpu_worker.prompt import Prompt, SamplingDefaults
+
+log = structlog.get_logger()
+
+# Longer texts are templated and tokenized in a thread, so that no heartbeat waits for them.
+INLINE_CHARACTERS = 8 << 10
+
+REASONS = {
+    Finish.STOP: FinishReason.FINISH_REASON_STOP,
+    Finish.LENGTH: FinishReason.FINISH_REASON_LENGTH,
+}
+END_NAMES = {
+    FinishReason.FINISH_REASON_STOP: "stop",
+    FinishReason.FINISH_REASON_LENGTH: "length",
+}
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True):
+    """A model as requests meet it, beside the engine that computes it."""
+
+    card: ModelCard
+    encoder: PromptEncoder
+    token_bytes: Callable[[int], bytes]
+    stop_token_ids: tuple[int, ...]
+    defaults: SamplingDefaults = SamplingDefaults()
+
+
+class Outcome(msgspec.Struct, kw_only=True):
+    """What a request came to."""
+
+    # None if it never reached the engine. The completion counts every token up to the one that
+    # ended the text, that one included, be it the model's end token or part of a stop text.
+    usage: Usage | None = None
+    # `stop`, `length`, `aborted`, `refused`, `engine_failed` or `crashed`.
+    end: str = "aborted"
+    error: Exception | None = None
+    first_token_s: float | None = None
+    duration_s: float = 0.0
+
+
+class Generation:
+    """Runs one request on the engine and tells its events.
+
+    A failure is the last event of this request and of nothing else.
+    """
+
+    def __init__(
+        self,
+        request: GenerateRequest,
+        events: Events,
+        *,
+        engine: Engine,
+        model: Model,
+        executor: Executor,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._request = request
+        self._events = events
+        self._engine = engine
+        self._model = model
+        self._executor = executor
+        self._clock = clock
+        self._task: asyncio.Task[object] | None = None
+        self._began_at = clock()
+        self._ending = False
+        self._told = False
+        self._outcome = Outcome()
+
+    def abort(self) -> None:
+        """End early, with Finished{ABORTED}; does nothing once the generation ends by itself."""
+        if self._ending:
+            return
+        self._ending = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def fail(self, error: EngineError) -> None:
+        """Tell the failure now, whatever the engine still does with the request."""
+        self._ending = True
+        self._fail(ErrorReason.ERROR_REASON_ENGINE_FAILED, str(error), "engine_failed")
+
+    async def run(self) -> Outcome:
+        """Return when the last event is told and the engine holds nothing of the request."""
+        self._task = asyncio.current_task()
+        try:
+            if self._ending:
+                raise asyncio.CancelledError
+            await self._decode(await self._prompt())
+        except asyncio.CancelledError:
+            self._finish(FinishReason.FINISH_REASON_ABORTED, "aborted")
+        except ServiceError as error:
+            self._fail(error.detail.reason, error.detail.message, "refused")
+        except EngineError as error:
+            self._outcome.error = error
+            self._fail(ErrorReason.ERROR_REASON_ENGINE_FAILED, str(error), "engine_failed")
+        except Exception as error:
+            self._outcome.error = error
+            log.exception("request_crashed", request_id=self._request.request_id)
+            self._fail(ErrorReason.ERROR_REASON_INTERNAL, "internal error of the worker", "crashed")
+        self._outcome.duration_s = self._clock() - self._began_at
+        return self._outcome
+
+    async def _prompt(self) -> Prompt:
+        request, model = self._request, self._model
+        prompt.check(request, card=model.card)
+        make = functools.partial(
+            prompt.make,
+            request,
+            model.encoder,
+            defaults=model.defaults,
+            context_length=model.card.context_length,
+            stop_token_ids=model.stop_token_ids,
+        )
+        if prompt.characters(request) <= INLINE_CHARACTERS:
+            return make()
+        return await asyncio.get_running_loop().run_in_executor(self._executor, make)
+
+    async def _decode(self, prompt: Prompt) -> None:
+        steps = self._engine.generate(
+            prompt.token_ids, prompt.sampling, cache_salt=self._request.cache_salt
+        )
+        async with aclosing(steps):
+            usage = self._outcome.usage = Usage(prompt_tokens=len(prompt.token_ids))
+            self._events.accepted(usage.prompt_tokens)
+            log.info(
+                "request_started",
+                request_id=self._request.request_id,
+                prompt_tokens=usage.prompt_tokens,
+                max_tokens=prompt.sampling.max_tokens,
+            )
+            output = OutputText(self._model.token_bytes, self._request.stop)
+            async for step in steps:
+                if (end := self._take(step, output, usage)) is not None:
+                    self._ending = True
+                    self._finish(end, END_NAMES[end])
+                    return
+        raise EngineError("the engine ended this request without a reason")
+
+    def _take(
+        self, step: StepOutput, output: "OutputText", usage: Usage
+    ) -> FinishReason.ValueType | None:
+        """Pass on what one step brought; return why the generation ends, if it does."""
+        if self._outcome.first_token_s is None:
+            self._outcome.first_token_s = self._clock() - self._began_at
+            usage.cached_tokens = step.cached_tokens
+        text, taken = output.feed(step.token_ids)
+        usage.completion_tokens += len(taken)
+        self._events.delta(text, taken)
+        if output.stopped:
+            return FinishReason.FINISH_REASON_STOP
+        if step.finish is None:
+            return None
+        if tail := output.flush():
+            self._events.delta(tail, ())
+        return REASONS[step.finish]
+
+    def _finish(self, reason: FinishReason.ValueType, end: str) -> None:
+        if not self._told:
+            self._told = True
+            self._outcome.end = end
+            self._events.finished(reason, self._outcome.usage or Usage())
+
+    def _fail(self, reason: ErrorReason.ValueType, message: str, end: str) -> None:
+        if not self._told:
+            self._told = True
+            self._outcome.end = end
+            self._events.failed(ServiceError(reason, message).detail)
+
+
+class OutputText:
+    """Token ids to the text that is shown, as far as it is settled."""
+
+    def __init__(self, token_bytes: Callable[[int], bytes], stops: Sequence[str]) -> None:
+        self._detokenizer = Detokenizer(token_bytes)
+        self._stops = StopStrings(stops) if stops else None
+
+    @property
+    def stopped(self) -> bool:
+        """A stop text has matched; what comes after it does not count."""
+        return self._stops is not None and self._stops.matched
+
+    def feed(self, token_ids: Sequence[int]) -> tuple[str, Sequence[int]]:
+        """Return the text to show now, and the tokens up to the one that ends it."""
+        if self._stops is None:
+            return self._detokenizer.feed(token_ids), token_ids
+        shown = []
+        for count, token_id in enumerate(token_ids, start=1):
+            shown.append(self._stops.feed(self._detokenizer.feed((token_id,))))
+            if self._stops.matched:
+                return "".join(shown), token_ids[:count]
+        return "".join(shown), token_ids
+
+    def flush(self) -> str:
+        """Return what was held back, at the end of the text."""
+        tail = self._detokenizer.flush()
+        if self._stops is None:
+            return tail
+        return self._stops.feed(tail) + self._stops.flush()

@@ -1,0 +1,179 @@
+"""The worker's sessions with its schedulers: hello, heartbeats, and every slot that is freed.
+
+No SlotFreed is lost: one that a broken session swallowed is sent again after the next Hello, and a
+lease that this Hello does not list is voided by the scheduler, which is answered by SlotFreed.
+"""
+
+from __future__ import annotations  # grpc's classes are generic in their stubs only
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import structlog
+
+from fastrun.service import rpc
+from fastrun.service.streams import DuplexStream, Outbox, backoff_s
+from fastrun.v1.scheduler_pb2 import (
+    Heartbeat,
+    SlotFreed,
+    WorkerCommand,
+    WorkerHello,
+    WorkerReport,
+    WorkerReports,
+)
+from fastrun.v1.scheduler_pb2_grpc import SchedulerServiceStub
+from fastrun.v1.worker_pb2 import Ping
+from gpu_worker.slots import Slots
+
+if TYPE_CHECKING:
+    from fastrun.v1.scheduler_pb2_grpc import SchedulerServiceAsyncStub
+
+log = structlog.get_logger()
+
+HEARTBEAT_INTERVAL_S = 1.0
+# More than can be freed while a dead session is not noticed yet. Older ones are asked for by Void.
+RESENT_AFTER_HELLO = 4096
+
+
+class Registration:
+    """Keeps one session with every scheduler and tells all of them the same."""
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        *,
+        slots: Slots,
+        heartbeat: Callable[[], Heartbeat],
+    ) -> None:
+        """Wire the sessions.
+
+        Args:
+            addresses: host:port of each scheduler.
+            slots: whose leases are told of; obeys the schedulers.
+            heartbeat: makes a heartbeat; called each second.
+        """
+        self._heartbeat = heartbeat
+        self._recent: deque[SlotFreed] = deque(maxlen=RESENT_AFTER_HELLO)
+        self._sessions = [
+            SchedulerSession(address, slots=slots, heartbeat=heartbeat, recent=self._recent)
+            for address in addresses
+        ]
+
+    @property
+    def welcomed(self) -> bool:
+        """At least one scheduler has said Welcome and is still there."""
+        return any(session.term is not None for session in self._sessions)
+
+    def freed(self, freed: SlotFreed) -> None:
+        """Tell every scheduler that a lease can never run again."""
+        self._recent.append(freed)
+        self._tell(WorkerReport(slot_freed=freed))
+
+    def beat(self) -> None:
+        """Send a heartbeat now, since the state has changed."""
+        self._tell(WorkerReport(heartbeat=self._heartbeat()))
+
+    async def run(self, identity: WorkerHello) -> None:
+        """Keep the sessions until cancelled.
+
+        Args:
+            identity: Hello without leases and term.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            for session in self._sessions:
+                tasks.create_task(session.run(identity))
+            while True:
+                self.beat()
+                await asyncio.sleep(HEARTBEAT_INTERVAL_S)
+
+    def _tell(self, report: WorkerReport) -> None:
+        for session in self._sessions:
+            session.report(report)
+
+
+class SchedulerSession:
+    """The session with one scheduler; comes back for as long as the worker lives."""
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        slots: Slots,
+        heartbeat: Callable[[], Heartbeat],
+        recent: Iterable[SlotFreed],
+    ) -> None:
+        self.term: int | None = None
+        self._address = address
+        self._slots = slots
+        self._heartbeat = heartbeat
+        self._recent = recent
+        self._outbox: Outbox[WorkerReport] = Outbox(WorkerReports)
+        self._stream: DuplexStream | None = None
+
+    def report(self, report: WorkerReport) -> None:
+        """Send a report in the running session; without one the next Hello tells it all."""
+        if self._stream is not None:
+            self._outbox.put(report)
+            self._stream.wake()
+
+    async def run(self, identity: WorkerHello) -> None:
+        """Hold a session, and another one when it breaks, until cancelled."""
+        attempt = 0
+        while True:
+            welcomed, reason = await self._hold(identity)
+            attempt = 1 if welcomed else attempt + 1
+            event = "scheduler_lost" if welcomed else "scheduler_not_reached"
+            log.warning(event, address=self._address, reason=reason)
+            await asyncio.sleep(backoff_s(attempt))
+
+    async def _hold(self, identity: WorkerHello) -> tuple[bool, str]:
+        """Return whether the scheduler said Welcome, and why the session ended."""
+        channel = rpc.channel(self._address)
+        stub: SchedulerServiceAsyncStub = SchedulerServiceStub(channel)
+        call = stub.WorkerSession()
+        self._outbox = Outbox(WorkerReports)
+        self._stream = DuplexStream(
+            call, self._outbox, on_item=self._on_command, ping=lambda: self._put(ping=Ping())
+        )
+        self._put(hello=self._hello(identity))
+        self._put(heartbeat=self._heartbeat())
+        for freed in self._recent:
+            self._put(slot_freed=freed)
+        self._stream.wake()
+        try:
+            reason = await self._stream.run()
+            return self.term is not None, reason
+        finally:
+            self._stream = None
+            self.term = None
+            call.cancel()
+            await channel.close()
+
+    def _put(self, **item: object) -> None:
+        self._outbox.put(WorkerReport(**item))  # type: ignore[arg-type] # one field of the oneof
+
+    def _hello(self, identity: WorkerHello) -> WorkerHello:
+        hello = WorkerHello(
+            running_leases=self._slots.running_leases,
+            voided_lease_ids=self._slots.voided_ids,
+            term=self._slots.term,
+        )
+        hello.MergeFrom(identity)
+        return hello
+
+    def _on_command(self, command: WorkerCommand) -> None:
+        kind = command.WhichOneof("item")
+        if kind == "welcome":
+            self._welcome(command.welcome.term, command.welcome.lease_key)
+        elif kind == "void" and self.term == self._slots.term:
+            freed = self._slots.void(command.void.lease_id)
+            log.info("lease_voided", lease_id=command.void.lease_id, runs=freed is None)
+            if freed is not None:
+                self.report(WorkerReport(slot_freed=freed))
+
+    def _welcome(self, term: int, key: bytes) -> None:
+        leads = self._slots.lead(term, key)
+        self.term = term
+        log.info("scheduler_welcomed", address=self._address, term=term, leads=leads)

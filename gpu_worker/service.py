@@ -1,0 +1,200 @@
+"""The life of a worker: load the model, serve, register, drain, stop; or die with its engine."""
+
+import asyncio
+import importlib.metadata
+import socket
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import structlog
+
+from fastrun.service.metrics import AdminServer
+from fastrun.service.rpc import RpcServer
+from fastrun.v1 import worker_pb2
+from fastrun.v1.scheduler_pb2 import WorkerHello, WorkerState
+from fastrun.v1.worker_pb2 import GetInfoResponse
+from fastrun.v1.worker_pb2_grpc import add_WorkerServiceServicer_to_server
+from gpu_worker.config import Config
+from gpu_worker.engine.protocol import Engine, EngineDeadError
+from gpu_worker.generation import Model
+from gpu_worker.metrics import Metrics
+from gpu_worker.registration import Registration
+from gpu_worker.servicer import WorkerServicer
+from gpu_worker.slots import Slots
+from gpu_worker.vitals import Vitals
+from gpu_worker.worker import Worker
+
+log = structlog.get_logger()
+
+CHECK_INTERVAL_S = 1.0
+# Grants that were under way when the schedulers heard of the drain have come by then.
+DRAIN_SETTLE_S = 1.0
+# For the last events to reach edges and schedulers before their streams are cut.
+LAST_WORDS_S = 0.5
+ABORT_LIMIT_S = 5.0
+PROMPT_THREADS = 2
+
+Load = Callable[[], Awaitable[tuple[Engine, Model]]]
+
+
+class WorkerProcess:
+    """Wires the worker; what lifecycle.run() drives."""
+
+    def __init__(self, config: Config, load: Load, *, leave: Callable[[int], None]) -> None:
+        """Prepare what does not need the model.
+
+        Args:
+            config: the settings.
+            load: makes engine and model; raises StartError.
+            leave: ends the process at once, with a status.
+        """
+        self._config = config
+        self._load = load
+        self._leave = leave
+        self._problem: str | None = "the model is being loaded"
+        self._dead = False
+        self._metrics = Metrics(config.slots)
+        self._admin = AdminServer(self._metrics.registry, alive=self._alive, ready=self._ready)
+        self._rpc = RpcServer()
+        self._executor = ThreadPoolExecutor(PROMPT_THREADS, thread_name_prefix="prompt")
+        self._slots = Slots(
+            config.slots, instance_id=uuid.uuid4().hex, standalone=config.standalone
+        )
+        self._engine: Engine | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> Mapping[str, int]:
+        """Load the model, serve, and tell the schedulers."""
+        admin_port = self._admin.start(*_host_and_port(self._config.admin_listen))
+        engine, model = await self._load()
+        self._engine = engine
+        self._vitals = Vitals(engine, self._slots, self._metrics)
+        self._registration = Registration(
+            [] if self._config.standalone else self._config.scheduler_addresses,
+            slots=self._slots,
+            heartbeat=self._vitals.heartbeat,
+        )
+        self._worker = Worker(
+            engine=engine,
+            model=model,
+            slots=self._slots,
+            executor=self._executor,
+            metrics=self._metrics,
+            on_freed=self._registration.freed,
+            on_dead=self._die,
+        )
+        info = self._info(engine.name, model)
+        service = worker_pb2.DESCRIPTOR.services_by_name["WorkerService"]
+        servicer = WorkerServicer(self._worker, info)
+        self._rpc.add(service, add_WorkerServiceServicer_to_server, servicer)
+        port = await self._rpc.start(self._config.listen)
+        info.worker_id = self._config.worker_id or f"{socket.gethostname()}:{port}"
+        self._background(self._registration.run(self._identity(info, port)), "registration")
+        self._background(self._check_engine(), "engine-check")
+        self._problem = None
+        return {"grpc": port, "admin": admin_port}
+
+    async def drain(self) -> None:
+        """Ask the schedulers for no more grants, and finish what was granted."""
+        self._problem = "the worker is draining"
+        self._vitals.state = WorkerState.WORKER_STATE_DRAINING
+        self._registration.beat()
+        await self._rpc.not_serving()
+        if self._registration.welcomed:
+            await asyncio.sleep(DRAIN_SETTLE_S)
+        await self._worker.idle()
+        self._slots.close()
+        await asyncio.sleep(LAST_WORDS_S)
+
+    async def stop(self) -> None:
+        """Abort what still runs, tell edges and schedulers, and free all memory."""
+        self._slots.close()
+        if self._slots.in_use:
+            await self._abort_all()
+        await self._rpc.stop(0)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._engine is not None:
+            await self._engine.close()
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._admin.close()
+
+    async def _abort_all(self) -> None:
+        self._worker.abort_all()
+        try:
+            await asyncio.wait_for(self._worker.idle(), ABORT_LIMIT_S)
+        except TimeoutError:
+            log.warning("engine_holds_requests", count=self._slots.in_use)
+        await asyncio.sleep(LAST_WORDS_S)
+
+    def _die(self, error: EngineDeadError) -> None:
+        """Fail what runs and end the process, so that a supervisor starts a new one."""
+        if self._dead:
+            return
+        self._dead = True
+        self._problem = f"the engine is dead: {error}"
+        log.error("engine_dead", reason=str(error))
+        self._slots.close()
+        self._worker.fail_all(error)
+        self._background(self._leave_soon(), "last-words")
+
+    async def _leave_soon(self) -> None:
+        await self._rpc.not_serving()
+        await asyncio.sleep(LAST_WORDS_S)
+        self._leave(1)
+
+    async def _check_engine(self) -> None:
+        while not self._dead:
+            try:
+                self._vitals.check()
+            except EngineDeadError as error:
+                self._die(error)
+            await asyncio.sleep(CHECK_INTERVAL_S)
+
+    def _background(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(self._watch_background)
+        self._tasks.append(task)
+
+    def _watch_background(self, task: asyncio.Task[None]) -> None:
+        """Let no bug silence heartbeats or health checks: a supervisor starts a new process."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("background_task_crashed", task=task.get_name(), exc_info=error)
+            self._leave(1)
+
+    def _alive(self) -> str | None:
+        return self._problem if self._dead else None
+
+    def _ready(self) -> str | None:
+        if self._problem is None and self._config.scheduler_addresses:
+            return None if self._registration.welcomed else "no scheduler has welcomed this worker"
+        return self._problem
+
+    def _info(self, engine: str, model: Model) -> GetInfoResponse:
+        return GetInfoResponse(
+            instance_id=self._slots.instance_id,
+            model=model.card,
+            slots=self._slots.capacity,
+            engine=engine,
+            version=importlib.metadata.version("fastrun"),
+        )
+
+    def _identity(self, info: GetInfoResponse, port: int) -> WorkerHello:
+        host, _ = _host_and_port(self._config.listen)
+        if host in ("0.0.0.0", "[::]", "::", ""):  # noqa: S104 - compared, not bound
+            host = socket.gethostname()
+        return WorkerHello(
+            worker_id=info.worker_id,
+            instance_id=info.instance_id,
+            address=self._config.advertise_address or f"{host}:{port}",
+            model=info.model,
+            slots=info.slots,
+        )
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host, int(port)
