@@ -28,6 +28,7 @@ STOP_S = 60.0  # more than the guard needs when nothing listens to it
 PORT_TRIES = 5
 
 _ELSEWHERE = "choose another folder with --data, or set DATABASE_URL"
+_SHARED_MEMORY = "dynamic_shared_memory_type=mmap"  # so a crash leaves nothing in /dev/shm
 _NOT_DURABLE = ("-F", "-c", "synchronous_commit=off", "-c", "full_page_writes=off")
 
 
@@ -181,6 +182,7 @@ class Postgres:
             *(str(binaries.folder / "initdb"), "--pgdata", str(partial), "--username", USER),
             *("--auth", "scram-sha-256", "--pwfile", str(password)),
             *("--encoding", "UTF8", "--no-locale", "--no-instructions", "--no-clean"),
+            *(("--set", _SHARED_MEMORY) if binaries.major >= 16 else ()),
             *(() if self._durable else ("--no-sync",)),
         ]
         initdb = self._guarded(command, lock, subprocess.PIPE)
@@ -225,7 +227,7 @@ class Postgres:
             *(str(binaries.folder / "postgres"), "-D", str(self._data)),
             *("-c", "listen_addresses=127.0.0.1", "-c", f"port={port}"),
             *("-c", "unix_socket_directories="),  # a socket's path has to be short
-            *("-c", "dynamic_shared_memory_type=mmap"),  # so nothing is left in /dev/shm
+            *("-c", _SHARED_MEMORY),
             *(() if self._durable else _NOT_DURABLE),
         ]
 

@@ -321,16 +321,18 @@ async def test_unreachable_wheel(serve, folder, monkeypatch):
 
 @as_root
 def test_full_disk(serve, folder):
-    """A full disk is named."""
+    """A full disk is named, and leaves nothing in memory."""
     disk = folder / "disk"
     disk.mkdir()
     if subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=20m", "none", disk], check=False
     ).returncode:
         pytest.skip("this root may not mount")
+    shared = set(Path("/dev/shm").glob("PostgreSQL.*"))
     try:
         with pytest.raises(PostgresError, match=r"the disk is full; .*--data"):
             serve(disk / "database").start()
+        assert set(Path("/dev/shm").glob("PostgreSQL.*")) == shared
     finally:
         subprocess.run(["umount", disk], check=True)
 
