@@ -1,0 +1,64 @@
+from fastrun.local import environment
+from fastrun.local.folder import State
+
+STATE = State(
+    pid=1,
+    base_url="http://127.0.0.1:8000/v1",
+    model="tiny",
+    auth_address="127.0.0.1:1",
+    scheduler_address="127.0.0.1:2",
+)
+
+
+def command(environ):
+    return environment.of_command(environ, STATE, "fr_key", data="/data", scripts="/venv/bin")
+
+
+def test_service_takes_free_ports():
+    """A service that was never started takes free ports on this machine."""
+    environ = environment.of_service({}, "auth", {}, {})
+
+    assert environ == {
+        "FASTRUN_AUTH_LISTEN": "127.0.0.1:0",
+        "FASTRUN_AUTH_ADMIN_LISTEN": "127.0.0.1:0",
+    }
+
+
+def test_service_keeps_its_ports():
+    """A service that is started again takes the ports that it had."""
+    environ = environment.of_service({}, "edge", {}, {"http": 8, "admin": 9}, main_port="http")
+
+    assert environ["FASTRUN_EDGE_LISTEN"] == "127.0.0.1:8"
+    assert environ["FASTRUN_EDGE_ADMIN_LISTEN"] == "127.0.0.1:9"
+
+
+def test_service_settings():
+    """Settings become text, lists are joined, None is left to the service, the rest stands."""
+    settings = {"addresses": ["a:1", "b:2"], "slots": 4, "model": None, "reuse_port": True}
+
+    environ = environment.of_service({"HOME": "/h"}, "worker", settings, {})
+
+    assert environ["FASTRUN_WORKER_ADDRESSES"] == "a:1,b:2"
+    assert environ["FASTRUN_WORKER_SLOTS"] == "4"
+    assert environ["FASTRUN_WORKER_REUSE_PORT"] == "true"
+    assert environ["HOME"] == "/h"
+    assert "FASTRUN_WORKER_MODEL" not in environ
+
+
+def test_command_finds_the_stack():
+    """A command gets what an OpenAI client reads, our programs first, and the data folder."""
+    environ = command({"PATH": "/usr/bin"})
+
+    assert environ["OPENAI_BASE_URL"] == "http://127.0.0.1:8000/v1"
+    assert environ["OPENAI_API_KEY"] == "fr_key"
+    assert environ["OPENAI_MODEL"] == "tiny"
+    assert environ["FASTRUN_DATA"] == "/data"
+    assert environ["PATH"] == "/venv/bin:/usr/bin"
+
+
+def test_command_goes_past_proxies():
+    """This machine is added to those that no proxy is asked for, once."""
+    environ = command({"NO_PROXY": "example.org,localhost"})
+
+    assert environ["NO_PROXY"] == "example.org,localhost,127.0.0.1"
+    assert environ["no_proxy"] == "127.0.0.1,localhost"

@@ -1,0 +1,108 @@
+import io
+import json
+
+import pytest
+
+from fastrun.local.folder import State
+from fastrun.local.output import Output, instructions
+
+STATE = State(
+    pid=1,
+    base_url="http://127.0.0.1:8000/v1",
+    model="it's tiny",
+    auth_address="127.0.0.1:1",
+    scheduler_address="127.0.0.1:2",
+)
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def stream():
+    return io.StringIO()
+
+
+def event(**fields):
+    return json.dumps({"event": "auth_lost", "level": "warning", "service": "edge", **fields})
+
+
+def test_quiet_by_default(stream):
+    """Of what services log only warnings and errors are shown, in words."""
+    output = Output(stream)
+    output.line_of("edge", event(level="info"))
+    output.line_of("edge", event(reason="refused", timestamp="2026"))
+
+    assert stream.getvalue() == "edge: warning: auth lost reason=refused\n"
+
+
+def test_verbose(stream):
+    """On request everything is shown, also what is no structured event."""
+    output = Output(stream, verbose=True)
+    output.line_of("edge", event(level="info"))
+    output.line_of("edge", "Traceback")
+
+    assert stream.getvalue() == "edge: auth lost\nedge: Traceback\n"
+
+
+def test_repeated_warnings(stream):
+    """The same warning of a service is shown once in ten seconds."""
+    clock = Clock()
+    output = Output(stream, clock=clock)
+    for clock.now in (0.0, 1.0, 9.0, 10.0):
+        output.line_of("edge", event())
+
+    assert stream.getvalue().count("\n") == 2
+
+
+def test_silent_while_stopping(stream):
+    """What breaks while all is being stopped is no news."""
+    output = Output(stream)
+    output.quiet = True
+    output.line_of("edge", event())
+
+    assert stream.getvalue() == ""
+
+
+def test_progress_without_a_terminal(stream):
+    """Each phase of a long preparation is one line where no bar can be drawn."""
+    output = Output(stream)
+    for percent in (0, 25, 50):
+        output.line_of("worker", event(event="model_loading", phase="converting", percent=percent))
+    output.line_of("worker", event(event="model_loading", phase="loading"))
+
+    assert stream.getvalue() == "  converting ...\n  loading ...\n"
+
+
+def test_progress_at_a_terminal():
+    """At a terminal a bar is drawn and taken away again."""
+    stream = io.StringIO()
+    stream.isatty = lambda: True
+    output = Output(stream)
+    output.line_of("worker", event(event="model_loading", phase="converting", percent=50))
+    output.say("done")
+
+    assert "converting" in stream.getvalue()
+    assert stream.getvalue().endswith("done\n")
+
+
+def test_reader_is_gone():
+    """A closed terminal stops nothing."""
+    stream = io.StringIO()
+    stream.close()
+
+    Output(stream).say("hello")
+
+
+def test_instructions():
+    """The instructions hold all that a first request needs, quoted for the shell."""
+    text = instructions(STATE, "fr_key", "/data", ephemeral=False)
+
+    for part in (STATE.base_url, STATE.model, "fr_key", "/data", "grpcurl -plaintext 127.0.0.1:2"):
+        assert part in text
+    assert """'{"model": "it'"'"'s tiny",""" in text

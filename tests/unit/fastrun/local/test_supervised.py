@@ -1,0 +1,68 @@
+import asyncio
+import io
+
+from fastrun.local.errors import LocalError
+from fastrun.local.output import Output
+from fastrun.local.supervised import BACKOFF_S, STEADY_S, Backoff, keep
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+class Crashing:
+    """A part that ends at once, cannot start again the first time, and then runs."""
+
+    name = "edge"
+
+    def __init__(self):
+        self.starts = 0
+        self.steady = asyncio.Event()
+
+    async def start(self):
+        self.starts += 1
+        if self.starts == 1:
+            raise LocalError("edge could not start: port 8000 is in use")
+        self.steady.set()
+
+    async def wait(self):
+        if self.steady.is_set():
+            await asyncio.Event().wait()
+        return "SIGSEGV"
+
+
+def test_waits_grow():
+    """Who dies again and again is started later and later, up to a bound."""
+    backoff = Backoff(Clock())
+
+    assert [backoff.next_s() for _ in range(len(BACKOFF_S) + 1)] == [*BACKOFF_S, BACKOFF_S[-1]]
+
+
+def test_waits_begin_anew():
+    """Who has run for long is started again at once."""
+    clock = Clock()
+    backoff = Backoff(clock)
+    backoff.next_s()
+    backoff.started()
+    clock.now = STEADY_S
+
+    assert backoff.next_s() == BACKOFF_S[0]
+
+
+async def test_started_again(monkeypatch):
+    """A part that ends is started again until it runs, and each step is said in one line."""
+    monkeypatch.setattr("fastrun.local.supervised.BACKOFF_S", (0.0,))
+    stream, part = io.StringIO(), Crashing()
+    keeping = asyncio.create_task(keep(part, Output(stream)))
+    await part.steady.wait()
+    keeping.cancel()
+    await asyncio.wait({keeping})
+
+    assert stream.getvalue().splitlines()[:2] == [
+        "edge ended with SIGSEGV: starting it again in 0 s",
+        "edge could not start: port 8000 is in use: starting it again in 0 s",
+    ]
