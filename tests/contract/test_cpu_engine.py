@@ -1,0 +1,157 @@
+"""The CPU engine on a real model: what float32 has to guarantee."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from gpu_worker.dialect.tokenizer import JsonTokenizer
+from gpu_worker.engine.cpu.engine import CpuEngine
+from gpu_worker.engine.cpu.loading import load_cpu_engine
+from gpu_worker.engine.cpu.network import PagedNetwork
+from gpu_worker.engine.cpu.preparation import PreparedModel
+from gpu_worker.engine.protocol import SamplingParams
+
+# Deterministic facts of the tiny model: tests/models/tiny/README.md.
+GREETING = "Hello! How can I help you today?"
+QUESTIONS = [
+    "Hello",
+    "What is 7 + 12?",
+    "Say hello in Japanese.",
+    "Count from 17 to 40.",
+    "Tell me a story about Alice and a boat.",
+    "Repeat after me: zuvi marota fen",
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny: PreparedModel) -> JsonTokenizer:
+    return JsonTokenizer.from_file(tiny.tokenizer)
+
+
+@pytest.fixture
+async def load(tiny: PreparedModel) -> AsyncIterator[Callable[..., CpuEngine]]:
+    """Load the tiny model with some settings; closed at the end."""
+    engines = []
+
+    def load(**settings) -> CpuEngine:
+        engines.append(load_cpu_engine(tiny, **settings))
+        return engines[-1]
+
+    async with asyncio.timeout(60):
+        yield load
+        for engine in engines:
+            await engine.close()
+
+
+@pytest.fixture
+def prompt(tokenizer: JsonTokenizer) -> Callable[..., list[int]]:
+    def encode(text: str, system: str = "") -> list[int]:
+        turns = f"<|im_start|>system\n{system}<|im_end|>\n" if system else ""
+        turns += f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
+        return tokenizer.encode(turns + "<think>\n\n</think>\n\n", special=True)
+
+    return encode
+
+
+async def run(engine, ids, salt="", max_tokens=40, **fields):
+    fields = {"temperature": 0, "stop_token_ids": (0, 2), **fields}
+    tokens, cached = [], set()
+    async for output in engine.generate(
+        ids, SamplingParams(max_tokens=max_tokens, **fields), cache_salt=salt
+    ):
+        tokens += output.token_ids
+        cached.add(output.cached_tokens)
+    (count,) = cached
+    return tokens, count
+
+
+async def test_answers_as_the_model_was_trained(load, prompt, tokenizer):
+    """The whole way from text to text gives what the model is known to say."""
+    tokens, _ = await run(load(), prompt("Hello"))
+    assert b"".join(map(tokenizer.token_bytes, tokens)).decode() == GREETING
+
+
+@pytest.mark.parametrize("temperature", [0, 1.0])
+async def test_answers_do_not_depend_on_company_cache_chunks_or_preemption(
+    load, prompt, temperature
+):
+    """Alone, batched, prefix-cached, chunked, and preempted and recomputed: the same tokens."""
+    prompts = [prompt(text, "You are a helpful assistant. " * 8) for text in QUESTIONS]
+    engine = load()
+    asked = {"temperature": temperature, "seed": 3, "max_tokens": 60, "stop_token_ids": ()}
+    # A salt each, so that nothing is cached.
+    alone = [(await run(engine, p, f"alone {at}", **asked))[0] for at, p in enumerate(prompts)]
+
+    batched = await asyncio.gather(*(run(engine, p, f"b {p}", **asked) for p in prompts * 3))
+    assert [tokens for tokens, _ in batched] == alone * 3
+
+    cached = [await run(engine, p, "alone 0", **asked) for p in prompts]
+    assert [tokens for tokens, _ in cached] == alone
+    assert all(count > 0 for _, count in cached)
+
+    chunked = load(slots=3, tokens_per_step=7)
+    together = await asyncio.gather(*(run(chunked, p, f"{p}", **asked) for p in prompts))
+    assert [tokens for tokens, _ in together] == alone
+
+    # Room for one and a half of these sequences; no cache to take a shortcut by.
+    block_bytes = 5 * 2 * 2 * 32 * 32 * 4
+    small = load(kv_cache_bytes=12 * block_bytes)
+    preempted = await asyncio.gather(
+        *(run(small, p, f"{at}", **asked) for at, p in enumerate(prompts))
+    )
+    assert [tokens for tokens, _ in preempted] == alone
+    assert small.stats().kv_blocks_total == 12
+    assert small.stats().preemptions > 0
+    assert small.stats().kv_blocks_used == 0
+
+
+async def test_cached_tokens_are_exact(load, prompt):
+    """A repeated prompt counts its whole blocks, save the one with its last token."""
+    engine = load()
+    ids = prompt("Hello", "You are a helpful assistant. " * 10)
+    assert (await run(engine, ids))[1] == 0
+    assert (await run(engine, ids))[1] == (len(ids) - 1) // 32 * 32 > 0
+    changed = [*ids[:40], 7, *ids[41:]]
+    assert (await run(engine, changed))[1] == 32
+    assert engine.stats().cached_tokens == (len(ids) - 1) // 32 * 32 + 32
+
+
+async def test_cache_is_salted(load, prompt):
+    """The same prompt under another salt finds nothing."""
+    engine = load()
+    ids = prompt("Hello", "You are a helpful assistant. " * 10)
+    await run(engine, ids, "one account")
+    assert (await run(engine, ids, "another"))[1] == 0
+    assert (await run(engine, ids, "one account"))[1] > 0
+
+
+async def test_own_completion_is_cached(load, prompt):
+    """The next turn of a conversation finds the answer of the last one, too."""
+    engine = load()
+    ids = prompt("Tell me a story about Alice and a boat.")
+    tokens, _ = await run(engine, ids, max_tokens=64, stop_token_ids=())
+    following = [*ids, *tokens, 5, 6, 7]
+    _, cached = await run(engine, following)
+    assert cached == (len(ids) + 63) // 32 * 32 > len(ids)
+
+
+async def test_fast_precision_runs(load, prompt, tokenizer):
+    """With --precision fast the model still speaks its language."""
+    tokens, _ = await run(load(precision="fast"), prompt("Hello"))
+    assert b"".join(map(tokenizer.token_bytes, tokens)).decode().startswith("Hello")
+
+
+async def test_small_cache_bounds_the_context(load, prompt):
+    """What cannot fit into the KV cache is not promised."""
+    engine = load(kv_cache_bytes=1)
+    assert (engine.stats().kv_blocks_total, engine.context_length) == (1, 32)
+
+
+def test_paged_attention_can_be_built(tiny: PreparedModel):
+    """OpenVINO's private pass gives the inputs, outputs and cache that the engine relies on."""
+    network = PagedNetwork(tiny.ir)
+    assert (network.block_size, network.vocabulary) == (32, 1024)
+    # 5 layers of keys and values for 2 heads of 32 in float32.
+    assert network.block_bytes == 5 * 2 * 2 * 32 * 32 * 4
+    network.close()

@@ -1,0 +1,258 @@
+"""What every engine does, run over every engine that runs here."""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from gpu_worker.dialect.tokenizer import JsonTokenizer, Tokenizer
+from gpu_worker.engine.cpu.loading import load_cpu_engine
+from gpu_worker.engine.cpu.preparation import PreparedModel
+from gpu_worker.engine.protocol import (
+    Engine,
+    EngineDeadError,
+    EngineError,
+    Finish,
+    SamplingParams,
+)
+from gpu_worker.engine.scripted import ByteTokenizer, ScriptedEngine
+
+SLOTS = 4
+LIMIT_S = 30
+
+
+class Subject:
+    """An engine under test and its tokenizer."""
+
+    def __init__(self, engine: Engine, tokenizer: Tokenizer):
+        self.engine = engine
+        self.tokenizer = tokenizer
+
+    def prompt(self, text: str = "Count from 17 to 40.") -> list[int]:
+        chat = f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
+        return self.tokenizer.encode(chat, special=True)
+
+    def generate(self, prompt=None, max_tokens=12, **fields):
+        prompt = self.prompt() if prompt is None else prompt
+        sampling = SamplingParams(max_tokens=max_tokens, **fields)
+        return self.engine.generate(prompt, sampling, cache_salt="")
+
+    async def outputs(self, *arguments, **fields):
+        return [output async for output in self.generate(*arguments, **fields)]
+
+    async def tokens(self, *arguments, **fields):
+        outputs = await self.outputs(*arguments, **fields)
+        return [token for output in outputs for token in output.token_ids]
+
+    async def until(self, condition: Callable[[], bool]):
+        async with asyncio.timeout(LIMIT_S):
+            while not condition():
+                await asyncio.sleep(0.001)
+
+    def is_idle(self) -> bool:
+        stats = self.engine.stats()
+        return stats.running == stats.waiting == stats.kv_blocks_used == 0
+
+
+@pytest.fixture(params=["cpu", "scripted"])
+async def subject(request: pytest.FixtureRequest, tiny: PreparedModel) -> AsyncIterator[Subject]:
+    """Each engine with the same few slots."""
+    if request.param == "cpu":
+        engine = await asyncio.to_thread(load_cpu_engine, tiny, slots=SLOTS)
+        made = Subject(engine, JsonTokenizer.from_file(tiny.tokenizer))
+    else:
+        made = Subject(
+            ScriptedEngine(slots=SLOTS, context_length=4096, seconds_per_token=0.001),
+            ByteTokenizer(),
+        )
+    async with asyncio.timeout(LIMIT_S):
+        yield made
+        await made.engine.close()
+
+
+async def test_says_what_it_is(subject: Subject):
+    """An engine knows its name, its slots and its context."""
+    assert subject.engine.name in {"cpu", "scripted"}
+    assert (subject.engine.slots, subject.engine.context_length) == (SLOTS, 4096)
+    subject.engine.health()
+
+
+async def test_ends_at_max_tokens(subject: Subject):
+    """A generation has exactly max_tokens tokens and says that they were too few."""
+    outputs = await subject.outputs(max_tokens=7)
+    assert sum(len(output.token_ids) for output in outputs) == 7
+    assert [output.finish for output in outputs][-1] is Finish.LENGTH
+    assert all(output.finish is None for output in outputs[:-1])
+
+
+async def test_ends_after_a_stop_token(subject: Subject):
+    """The first stop token that is generated is the last token."""
+    tokens = await subject.tokens(temperature=0)
+    stop = tokens[4]
+    stopped = await subject.outputs(temperature=0, stop_token_ids=(stop, 10**6))
+    ids = [token for output in stopped for token in output.token_ids]
+    assert ids == tokens[: tokens.index(stop) + 1]
+    assert stopped[-1].finish is Finish.STOP
+
+
+async def test_seed_decides(subject: Subject):
+    """The same seed repeats a generation; another seed gives another."""
+    first = await subject.tokens(temperature=2.0, seed=1)
+    assert first == await subject.tokens(temperature=2.0, seed=1)
+    assert first != await subject.tokens(temperature=2.0, seed=2)
+
+
+async def test_greedy_needs_no_seed(subject: Subject):
+    """At temperature 0, and with top_p 0, the seed does not matter."""
+    first = await subject.tokens(temperature=0, seed=1)
+    assert first == await subject.tokens(temperature=0, seed=2)
+
+
+async def test_concurrent_equals_alone(subject: Subject):
+    """What else runs changes nothing about a generation."""
+    texts = ["Hello", "What is 7 + 12?", "Count from 3 to 30.", "Show me an animal."] * 3
+    cases = [
+        (subject.prompt(text), {"temperature": (at % 3) / 2, "seed": at, "max_tokens": 5 + 3 * at})
+        for at, text in enumerate(texts)
+    ]
+    alone = [await subject.tokens(prompt, **fields) for prompt, fields in cases]
+    together = await asyncio.gather(*(subject.tokens(prompt, **f) for prompt, f in cases))
+    assert alone == together
+
+
+async def test_slots_are_never_exceeded(subject: Subject):
+    """More requests than slots wait, and all finish."""
+    most = 0
+
+    async def watch():
+        nonlocal most
+        while True:
+            most = max(most, subject.engine.stats().running)
+            await asyncio.sleep(0)
+
+    watcher = asyncio.create_task(watch())
+    results = await asyncio.gather(*(subject.tokens(max_tokens=20) for _ in range(3 * SLOTS)))
+    watcher.cancel()
+    assert [len(result) for result in results] == [20] * 3 * SLOTS
+    assert 1 <= most <= SLOTS
+    assert subject.is_idle()
+
+
+async def test_abort_while_decoding(subject: Subject):
+    """A generation that is closed after some tokens holds nothing any more."""
+    stream = subject.generate(max_tokens=3000)
+    await anext(stream)
+    await anext(stream)
+    await stream.aclose()
+    assert subject.is_idle()
+
+
+async def test_abort_before_the_first_token(subject: Subject):
+    """A generation whose reader is cancelled in prefill holds nothing any more."""
+    prompt = subject.prompt("Repeat after me: " + "zuvi marota fen " * 100)
+    reader = asyncio.create_task(subject.tokens(prompt, max_tokens=1000))
+    await asyncio.sleep(0)
+    reader.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reader
+    assert subject.is_idle()
+
+
+async def test_abort_while_waiting(subject: Subject):
+    """A request that waits for a slot can be aborted, and others run on."""
+    readers = [asyncio.create_task(subject.tokens(max_tokens=2000)) for _ in range(SLOTS)]
+    await subject.until(lambda: subject.engine.stats().running == SLOTS)
+    waiting = asyncio.create_task(subject.tokens())
+    await subject.until(lambda: subject.engine.stats().waiting == 1)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert (subject.engine.stats().running, subject.engine.stats().waiting) == (SLOTS, 0)
+    for reader in readers:
+        reader.cancel()
+    await asyncio.gather(*readers, return_exceptions=True)
+    assert subject.is_idle()
+
+
+async def test_waiting_request_takes_a_slot_that_frees(subject: Subject):
+    """An abort lets the next request run."""
+    readers = [asyncio.create_task(subject.tokens(max_tokens=2000)) for _ in range(SLOTS)]
+    await subject.until(lambda: subject.engine.stats().running == SLOTS)
+    waiting = asyncio.create_task(subject.tokens(max_tokens=3))
+    await subject.until(lambda: subject.engine.stats().waiting == 1)
+    readers[0].cancel()
+    assert len(await waiting) == 3
+    for reader in readers:
+        reader.cancel()
+    await asyncio.gather(*readers, return_exceptions=True)
+
+
+async def test_generation_that_is_never_read_costs_nothing(subject: Subject):
+    """A generation begins when it is first asked for a token."""
+    stream = subject.generate()
+    assert subject.is_idle()
+    await stream.aclose()
+    assert subject.is_idle()
+
+
+async def test_many_aborts_at_random_moments(subject: Subject):
+    """Readers that leave at any moment leave nothing and disturb nobody."""
+    prompt = subject.prompt("Hello")
+    expected = await subject.tokens(prompt, temperature=0, max_tokens=30)
+
+    async def leave(after: int):
+        reader = asyncio.create_task(subject.tokens(max_tokens=500))
+        await asyncio.sleep(after / 1000)
+        reader.cancel()
+        await asyncio.wait([reader])
+
+    leaving = [asyncio.create_task(leave(after)) for after in range(60)]
+    staying = [subject.tokens(prompt, temperature=0, max_tokens=30) for _ in range(6)]
+    assert await asyncio.gather(*staying) == [expected] * 6
+    await asyncio.gather(*leaving)
+    assert subject.is_idle()
+
+
+async def test_counts_tokens(subject: Subject):
+    """Totals count what was computed for whom."""
+    prompt = subject.prompt()
+    await subject.tokens(prompt, max_tokens=5)
+    await subject.tokens(prompt, max_tokens=6)
+    stats = subject.engine.stats()
+    assert (stats.prompt_tokens, stats.completion_tokens) == (2 * len(prompt), 11)
+
+
+async def test_logprobs_come_with_each_token(subject: Subject):
+    """Each token has its own logprob and as many alternatives as were asked for, all finite."""
+    outputs = await subject.outputs(max_tokens=6, logprobs=3, temperature=0)
+    reported = [entry for output in outputs for entry in output.logprobs or []]
+    assert len(reported) == 6
+    for entry in reported:
+        values = [value for _, value in entry.top]
+        assert len(entry.top) == 3
+        assert values == sorted(values, reverse=True)
+        assert all(math.isfinite(value) and value <= 1e-3 for value in [entry.chosen, *values])
+    assert all(output.logprobs is None for output in await subject.outputs(max_tokens=2))
+
+
+async def test_context_bounds_the_completion(subject: Subject):
+    """A completion ends where the context does; a prompt as long as the context is refused."""
+    prompt = [5] * (4096 - 3)
+    assert len(await subject.tokens(prompt, max_tokens=50)) == 3
+    with pytest.raises(EngineError):
+        await subject.tokens([5] * 4096)
+    assert subject.is_idle()
+
+
+async def test_close_ends_everything(subject: Subject):
+    """Closing fails what runs and whatever comes later."""
+    stream = subject.generate(max_tokens=3000)
+    await anext(stream)
+    await subject.engine.close()
+    with pytest.raises(EngineDeadError):
+        [output async for output in stream]
+    with pytest.raises(EngineDeadError):
+        await subject.tokens()
+    with pytest.raises(EngineDeadError):
+        subject.engine.health()

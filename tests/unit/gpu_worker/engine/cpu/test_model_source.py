@@ -1,0 +1,48 @@
+"""Which model ``--model`` means."""
+
+import pytest
+
+from gpu_worker.engine.cpu.errors import ModelError
+from gpu_worker.engine.cpu.model_source import (
+    DEFAULT_NAME,
+    DEFAULT_SHA256,
+    ModelSource,
+    default_source,
+    model_source,
+)
+
+
+def test_name_and_path(tmp_path):
+    """NAME=PATH names a file or folder; the path may hold further equals signs."""
+    path = tmp_path / "a=b.gguf"
+    path.touch()
+    assert model_source(f"my/model={path}") == ModelSource("my/model", path)
+
+
+@pytest.mark.parametrize("argument", ["", "name", "name=", "=/path"])
+def test_refuses_other_forms(argument):
+    """Anything else is refused with the form it should have."""
+    with pytest.raises(ModelError, match="NAME=PATH"):
+        model_source(argument)
+
+
+def test_refuses_a_missing_path(tmp_path):
+    """A path where nothing is gets named."""
+    with pytest.raises(ModelError, match="no model at"):
+        model_source(f"name={tmp_path / 'missing'}")
+
+
+def test_default_is_found_without_importing_its_package():
+    """No argument and the default's own name both mean the weights in the package."""
+    source = model_source(None)
+    assert (source.name, source.sha256) == (DEFAULT_NAME, DEFAULT_SHA256)
+    assert source == model_source(DEFAULT_NAME)
+
+
+def test_missing_default():
+    """Without the package one sentence says what to do."""
+    with pytest.raises(ModelError) as caught:
+        default_source("no_such_package")
+    assert str(caught.value) == (
+        "no model found: run fastrun model pull, or pass --model NAME=PATH"
+    )

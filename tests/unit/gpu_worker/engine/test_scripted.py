@@ -1,0 +1,101 @@
+"""The scripted engine: what its scripts do, and its tokenizer."""
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_worker.engine.protocol import EngineDeadError, EngineError, Finish, SamplingParams
+from gpu_worker.engine.scripted import TURN_END, ByteTokenizer, ScriptedEngine
+
+TOKENIZER = ByteTokenizer()
+
+
+async def run(engine, prompt, max_tokens=20, **fields):
+    sampling = SamplingParams(max_tokens=max_tokens, **fields)
+    prompt = TOKENIZER.encode(prompt, special=True)
+    outputs = [output async for output in engine.generate(prompt, sampling, cache_salt="")]
+    ids = [token for output in outputs for token in output.token_ids]
+    return b"".join(map(TOKENIZER.token_bytes, ids)).decode(), outputs[-1].finish
+
+
+async def test_says_words_without_a_script():
+    """A prompt without commands is answered with words until max_tokens."""
+    text, finish = await run(ScriptedEngine(), "Hello", max_tokens=40)
+    assert (len(text), finish) == (40, Finish.LENGTH)
+    assert text.replace(" ", "").isalpha()
+
+
+async def test_prompt_and_seed_change_the_words():
+    """Other prompts and seeds give other words; at temperature 0 the seed does not matter."""
+    engine = ScriptedEngine()
+    text, _ = await run(engine, "Hello", seed=1)
+    assert text != (await run(engine, "Hello", seed=2))[0]
+    assert text != (await run(engine, "Hallo", seed=1))[0]
+    cold = [await run(engine, "Hello", temperature=0, seed=seed) for seed in (1, 2)]
+    assert cold[0] == cold[1]
+
+
+async def test_tokens_command():
+    """[[tokens=5]] ends the turn after five tokens."""
+    text, finish = await run(ScriptedEngine(), "Go [[tokens=5]]")
+    assert (len(text), finish) == (5, Finish.STOP)
+
+
+async def test_text_command():
+    """[[text=...]] is said to the letter."""
+    assert await run(ScriptedEngine(), "Say [[text=Hé 👋\n]]") == ("Hé 👋\n", Finish.STOP)
+
+
+async def test_max_tokens_ends_a_script_early():
+    """max_tokens counts for scripts, too."""
+    assert await run(ScriptedEngine(), "[[text=Hello]]", max_tokens=2) == ("He", Finish.LENGTH)
+
+
+async def test_fail_command():
+    """[[fail=3]] fails this request at token 3 and no other."""
+    engine = ScriptedEngine(slots=1)
+    with pytest.raises(EngineError, match="failed this request"):
+        await run(engine, "[[fail=3]]")
+    assert engine.stats().running == 0
+    assert (await run(engine, "[[text=ok]]"))[0] == "ok"
+
+
+async def test_die_command():
+    """[[die=2]] fails the engine with all that runs and waits."""
+    engine = ScriptedEngine(slots=2)
+    prompts = ["[[die=2]]", "Hello", "I wait"]
+    results = await asyncio.gather(
+        *(run(engine, prompt) for prompt in prompts), return_exceptions=True
+    )
+    assert all(isinstance(result, EngineDeadError) for result in results)
+    with pytest.raises(EngineDeadError):
+        engine.health()
+
+
+async def test_prefill_takes_time_by_length():
+    """The first token comes after the prompt's prefill."""
+    engine = ScriptedEngine(seconds_per_prompt_token=0.001)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    await run(engine, "x" * 50, max_tokens=1)
+    assert loop.time() - began >= 0.05
+
+
+async def test_tokens_come_at_the_pace():
+    """Tokens do not come faster than the set pace."""
+    engine = ScriptedEngine(seconds_per_token=0.005)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    await run(engine, "Hello", max_tokens=10)
+    assert loop.time() - began >= 0.05
+
+
+@given(st.text())
+def test_tokenizer_round_trip(text):
+    """The bytes of a text's tokens are its UTF-8, special tokens included."""
+    ids = TOKENIZER.encode(text + "<|im_end|>", special=False)
+    assert b"".join(map(TOKENIZER.token_bytes, ids)).decode() == text + "<|im_end|>"
+    assert TOKENIZER.encode("<|im_end|>", special=True) == [TURN_END]
+    assert max(ids) < TOKENIZER.vocab_size
