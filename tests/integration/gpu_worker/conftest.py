@@ -32,16 +32,17 @@ class Scheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         self.changed = asyncio.Condition()
         self._stream = None
         self._outbox = None
+        self._server = None
+        self.port = None
+        self._granted = 0
+
+    async def start(self, port=0):
         self._server = RpcServer()
         self._server.add(
             scheduler_pb2.DESCRIPTOR.services_by_name["SchedulerService"],
             scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server,
             self,
         )
-        self.port = None
-        self._granted = 0
-
-    async def start(self, port=0):
         self.port = await self._server.start(f"127.0.0.1:{port}")
 
     async def stop(self):
@@ -199,8 +200,14 @@ class Stack:
 
 
 @asynccontextmanager
-async def running(*, load=None, **settings):
-    """Run a scheduler and a worker until the block ends."""
+async def running(*, load=None, also=(), **settings):
+    """Run a scheduler and a worker until the block ends.
+
+    Args:
+        load: makes engine and model in place of the scripted ones.
+        also: other schedulers that the worker keeps a session with.
+        settings: of the worker.
+    """
     scheduler = Scheduler()
     await scheduler.start()
     defaults = {
@@ -210,7 +217,7 @@ async def running(*, load=None, **settings):
         "scripted_tokens_per_s": 0.0,
         "worker_id": "worker-1",
         "slots": 4,
-        "scheduler_addresses": [f"127.0.0.1:{scheduler.port}"],
+        "scheduler_addresses": [f"127.0.0.1:{one.port}" for one in (scheduler, *also)],
     }
     config = Config(**(defaults | settings))
     left = asyncio.Queue()
@@ -247,3 +254,9 @@ async def slow_stack():
     """The same, at 100 tokens a second for each request."""
     async with running(scripted_tokens_per_s=100.0) as up:
         yield up
+
+
+@pytest.fixture(name="ask")
+def _ask():
+    """Return the maker of requests with one user message."""
+    return ask

@@ -1,0 +1,99 @@
+"""Pending events become frames: in order, merged, nothing lost."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastrun.v1.error_pb2 import ErrorDetail
+from fastrun.v1.generation_pb2 import FinishReason, Usage
+from gpu_worker.frames import Frames
+
+
+def kinds(frame):
+    """Return stream id and kind of each item."""
+    return [(item.stream_id, item.event.WhichOneof("event")) for item in frame.items]
+
+
+def test_all_that_is_pending_goes_into_one_frame():
+    """Events keep their order within a stream; deltas are merged."""
+    frames = Frames(lambda: None)
+    one, two = frames.events(1), frames.events(2)
+    one.accepted(5)
+    two.accepted(6)
+    one.delta("a", [1])
+    two.failed(ErrorDetail(message="no"))
+    one.delta("b", [2, 3])
+    one.finished(FinishReason.FINISH_REASON_STOP, Usage(completion_tokens=3))
+    frame = frames.take()
+    assert kinds(frame) == [
+        (1, "accepted"),
+        (1, "delta"),
+        (1, "finished"),
+        (2, "accepted"),
+        (2, "failed"),
+    ]
+    delta = frame.items[1].event.delta
+    assert (delta.content, list(delta.token_ids)) == ("ab", [1, 2, 3])
+    assert frame.items[0].event.accepted.prompt_tokens == 5
+    assert frame.items[2].event.finished.usage.completion_tokens == 3
+    assert frame.items[4].event.failed.error.message == "no"
+    assert frames.take() is None
+
+
+def test_the_writer_is_woken_once_for_all_that_moved():
+    """However much gathers until the writer takes it, one wake is enough."""
+    wakes = []
+    frames = Frames(lambda: wakes.append(1))
+    streams = [frames.events(n) for n in range(1, 65)]
+    for _ in range(3):
+        for stream in streams:
+            stream.delta("x", [1])
+    assert len(wakes) == 1
+    assert len(frames.take().items) == 64
+    streams[0].delta("y", [2])
+    assert len(wakes) == 2
+
+
+def test_tokens_without_text_are_told():
+    """Ids of tokens whose text is held back travel in a delta without content."""
+    frames = Frames(lambda: None)
+    frames.events(1).delta("", [7])
+    delta = frames.take().items[0].event.delta
+    assert (delta.content, list(delta.token_ids)) == ("", [7])
+
+
+def test_ping_is_an_item_of_stream_0():
+    """A Ping goes with what is pending, and alone when nothing is."""
+    frames = Frames(lambda: None)
+    frames.ping()
+    assert kinds(frames.take()) == [(0, None)]
+    frames.events(1).delta("x", [1])
+    frames.ping()
+    assert kinds(frames.take()) == [(0, None), (1, "delta")]
+
+
+@given(
+    actions=st.lists(
+        st.one_of(st.none(), st.tuples(st.integers(1, 3), st.text(max_size=3))), max_size=40
+    )
+)
+def test_any_moment_of_taking_gives_the_same_streams(actions):
+    """Whenever the writer takes, each stream's text and ids are whole and in order."""
+    frames = Frames(lambda: None)
+    events = {n: frames.events(n) for n in (1, 2, 3)}
+    sent = {n: ("", []) for n in events}
+    got = {n: ("", []) for n in events}
+
+    def take():
+        for item in ((frame := frames.take()) and frame.items) or ():
+            delta, (text, ids) = item.event.delta, got[item.stream_id]
+            got[item.stream_id] = (text + delta.content, ids + list(delta.token_ids))
+
+    for number, action in enumerate(actions):
+        if action is None:
+            take()
+            continue
+        stream_id, text = action
+        events[stream_id].delta(text, [number])
+        sent[stream_id] = (sent[stream_id][0] + text, sent[stream_id][1] + [number])
+    take()
+    assert sent == got

@@ -1,0 +1,118 @@
+"""From requests to what an engine takes."""
+
+import pytest
+
+from fastrun.v1.generation_pb2 import ChatMessage, GenerateRequest, Role, Sampling
+from fastrun.v1.worker_pb2 import ModelCard
+from gpu_worker import prompt
+from gpu_worker.dialect.chat_template import ChatTemplate, PromptEncoder
+from gpu_worker.engine.protocol import SamplingParams
+from gpu_worker.engine.scripted import ByteTokenizer
+from gpu_worker.prompt import InvalidRequestError, SamplingDefaults
+
+CARD = ModelCard(model="m", context_length=100, longest_token_bytes=10)
+TEMPLATE = "{% for m in messages %}{{ m.role[0] }}{{ m.content }}{% endfor %}"
+ENCODER = PromptEncoder(ChatTemplate(TEMPLATE), ByteTokenizer())
+
+
+def request(*contents, **sampling):
+    """Return a request of user messages."""
+    messages = [ChatMessage(role=Role.ROLE_USER, content=text) for text in contents]
+    return GenerateRequest(model="m", messages=messages, sampling=Sampling(**sampling))
+
+
+def make(asked, defaults=SamplingDefaults(), context_length=100):  # noqa: B008 - frozen
+    """Make a prompt with the byte tokenizer."""
+    return prompt.make(
+        asked,
+        ENCODER,
+        defaults=defaults,
+        context_length=context_length,
+        stop_token_ids=(257,),
+    )
+
+
+def test_what_a_request_leaves_open_comes_from_the_model_and_else_is_neutral():
+    """Absent fields: the model's generation_config, else 1, 1, off; max_tokens to the window."""
+    neutral = SamplingParams(max_tokens=97, stop_token_ids=(257,))
+    assert make(request("hi")).sampling == neutral
+    defaults = SamplingDefaults(temperature=0.5, top_p=0.9, top_k=40)
+    assert make(request("hi"), defaults).sampling == SamplingParams(
+        max_tokens=97, temperature=0.5, top_p=0.9, top_k=40, stop_token_ids=(257,)
+    )
+
+
+def test_what_a_request_says_counts_even_when_it_is_zero():
+    """An explicit 0 is not absent."""
+    asked = request("hi", temperature=0, top_p=0, top_k=0, repetition_penalty=0, seed=2**64 - 1)
+    sampling = make(asked, SamplingDefaults(temperature=0.5, top_p=0.9, top_k=40)).sampling
+    assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0, 0, 0)
+    assert sampling.repetition_penalty == 0
+    assert sampling.seed == 2**63 - 1
+
+
+def test_max_tokens_is_cut_to_the_window():
+    """Prompt and max_tokens over the window are no error; without it 16384 is the most."""
+    assert make(request("hi", max_tokens=5)).sampling.max_tokens == 5
+    assert make(request("hi", max_tokens=1000)).sampling.max_tokens == 97
+    assert make(request("hi"), context_length=100_000).sampling.max_tokens == 16_384
+
+
+def test_a_prompt_that_leaves_no_room_is_refused():
+    """The message names window and prompt."""
+    assert len(make(request("x" * 98)).token_ids) == 99
+    with pytest.raises(InvalidRequestError) as caught:
+        make(request("x" * 99))
+    assert caught.value.detail.message == (
+        "this model's context window is 100 tokens and the prompt has 100: shorten the prompt"
+    )
+
+
+def test_a_refusal_of_the_template_is_the_requests_fault():
+    """What the template raises is told."""
+    encoder = PromptEncoder(ChatTemplate("{{ raise_exception('no user') }}"), ByteTokenizer())
+    with pytest.raises(InvalidRequestError, match="no user"):
+        prompt.make(
+            request("x"), encoder, defaults=SamplingDefaults(), context_length=9, stop_token_ids=()
+        )
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("max_tokens", 0, "max_tokens must be at least 1"),
+        ("temperature", 2.1, "temperature must be between 0 and 2"),
+        ("temperature", float("nan"), "temperature must be between 0 and 2"),
+        ("top_p", -0.1, "top_p must be between 0 and 1"),
+        ("top_k", 1001, "top_k must be between 0 and 1000"),
+        ("min_p", 1.5, "min_p must be between 0 and 1"),
+        ("frequency_penalty", float("inf"), "frequency_penalty must be between -2 and 2"),
+        ("presence_penalty", -2.5, "presence_penalty must be between -2 and 2"),
+        ("repetition_penalty", -1, "repetition_penalty must be between 0 and 2"),
+    ],
+)
+def test_ranges(field, value, message):
+    """A value out of range, NaN included, is refused by name."""
+    with pytest.raises(InvalidRequestError, match=message):
+        prompt.check(request("x", **{field: value}), card=CARD)
+
+
+@pytest.mark.parametrize("field", ["temperature", "top_p", "min_p", "repetition_penalty", "top_k"])
+def test_zero_is_in_range(field):
+    """The ends of a range are legal."""
+    prompt.check(request("x", **{field: 0}), card=CARD)
+
+
+def test_what_needs_no_tokenizer_is_refused_first():
+    """Model, messages, roles, stops and a hopeless length."""
+    for change, message in [
+        ({"model": "other"}, "serves 'm'"),
+        ({"messages": []}, "messages is required"),
+        ({"messages": [ChatMessage(content="x")]}, "needs a role"),
+        ({"stop": [""]}, "none of them empty"),
+        ({"stop": list("abcde")}, "up to 4"),
+        ({"messages": [ChatMessage(role=Role.ROLE_USER, content="x" * 1001)]}, "has more"),
+    ]:
+        fields = {"model": "m", "messages": request("x").messages} | change
+        with pytest.raises(InvalidRequestError, match=message):
+            prompt.check(GenerateRequest(**fields), card=CARD)
