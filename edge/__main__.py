@@ -1,0 +1,19 @@
+"""Starts an edge: ``python -m edge``."""
+
+import os
+
+from edge.app import Edge
+from edge.config import Config
+from fastrun.service import config as settings
+from fastrun.service import lifecycle, logs
+
+
+def main() -> None:
+    """Read the settings and serve until a signal."""
+    config = settings.load_or_exit(Config, "edge", os.environ)
+    logs.configure("edge", level=config.log_level)
+    lifecycle.run(lambda: Edge(config), grace_s=config.grace_s)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""The edge put together: what it is made of, and how it starts, drains and stops."""
+
+import asyncio
+import random
+import secrets
+import time
+from collections.abc import Mapping
+from contextvars import Context
+
+from aiohttp import web
+
+from edge.auth_cache import AuthCache
+from edge.auth_cache import Times as KeyTimes
+from edge.authentication import Authenticator, AuthLink
+from edge.chat import ChatCompletions
+from edge.config import Config
+from edge.exchange import Exchange
+from edge.front_page import front_page
+from edge.generation import Generations
+from edge.generation import Times as GenerationTimes
+from edge.http_server import ConnectionLimits, HttpServer
+from edge.metrics import Metrics
+from edge.middleware import Middleware
+from edge.models import Models
+from edge.routes import Route, Routes
+from edge.scheduler_link import SchedulerLink
+from edge.worker_link import Workers
+from fastrun.service.metrics import AdminServer
+
+BACKLOG = 1024
+CUT_OFF_S = 0.2
+
+
+class Edge:
+    """One edge process."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._metrics = Metrics()
+        self._auth = AuthLink(config.auth_address, timeout_s=config.verify_timeout_s)
+        self._scheduler = SchedulerLink(
+            config.scheduler_addresses,
+            edge_id=secrets.token_hex(8),
+            scheduler_timeout_s=config.scheduler_timeout_s,
+        )
+        self._workers = Workers(
+            self._scheduler,
+            connect_timeout_s=config.connect_timeout_s,
+            abort_timeout_s=config.abort_timeout_s,
+            large_request_bytes=config.large_request_bytes,
+        )
+        self._middleware = Middleware(self._routes(), self._metrics)
+        self._runner = web.ServerRunner(
+            HttpServer(self._middleware, _connection_limits(config)), shutdown_timeout=CUT_OFF_S
+        )
+        self._site: web.TCPSite | None = None
+        self._admin = AdminServer(
+            self._metrics.registry, alive=lambda: None, ready=self._why_not_ready
+        )
+        self._reaching: asyncio.Task[None] | None = None
+
+    async def start(self) -> Mapping[str, int]:
+        """Listen, and connect to everything else in the background.
+
+        Returns:
+            The ports, by name.
+
+        Raises:
+            OSError: a port is in use.
+        """
+        self._scheduler.start()
+        self._reaching = asyncio.create_task(
+            self._auth.reach(), name="reach-auth", context=Context()
+        )
+        await self._runner.setup()
+        host, port = address(self._config.listen)
+        self._site = web.TCPSite(self._runner, host, port, backlog=BACKLOG)
+        await self._site.start()
+        admin_port = self._admin.start(*address(self._config.admin_listen))
+        return {"http": self._site.port, "admin": admin_port}
+
+    async def drain(self) -> None:
+        """Take no new connections, close each after its answer, return when none is owed."""
+        self._middleware.is_draining = True
+        if self._site is not None:
+            await self._site.stop()
+        await self._middleware.idle()
+
+    async def stop(self) -> None:
+        """Close everything; requests that still run are cut off."""
+        if self._reaching is not None:
+            self._reaching.cancel()
+        await self._runner.cleanup()
+        await self._workers.close()
+        await self._scheduler.stop()
+        await self._auth.close()
+        self._admin.close()
+
+    def _routes(self) -> Routes:
+        config = self._config
+        authenticator = Authenticator(
+            AuthCache(
+                self._auth.verify,
+                KeyTimes(
+                    fresh_s=config.key_fresh_s,
+                    grace_s=config.key_grace_s,
+                    unknown_s=config.unknown_key_s,
+                    retry_s=config.auth_retry_s,
+                ),
+                clock=time.monotonic,
+                size=config.key_cache_size,
+                unknown_size=config.unknown_key_cache_size,
+            )
+        )
+        chat = ChatCompletions(
+            config,
+            authenticator=authenticator,
+            catalogue=self._scheduler.catalogue,
+            generations=Generations(
+                self._scheduler, self._workers, _generation_times(config), self._metrics
+            ),
+            metrics=self._metrics,
+            seeds=random.SystemRandom(),
+        )
+        models = Models(authenticator, self._scheduler)
+        return Routes(
+            {
+                "/v1/chat/completions": Route("chat", {"POST": chat}),
+                "/v1/models": Route("models", {"GET": models.every, "HEAD": models.every}),
+                "/v1/models/": Route("model", {"GET": models.one, "HEAD": models.one}),
+                "/": Route("front", {"GET": self._front, "HEAD": self._front}),
+                "/healthz": Route("health", {"GET": self._health, "HEAD": self._health}),
+                "/readyz": Route("ready", {"GET": self._ready, "HEAD": self._ready}),
+            }
+        )
+
+    async def _front(self, exchange: Exchange) -> web.StreamResponse:
+        return exchange.html(front_page(self._scheduler.catalogue.serving()))
+
+    async def _health(self, exchange: Exchange) -> web.StreamResponse:
+        return exchange.text("ok")
+
+    async def _ready(self, exchange: Exchange) -> web.StreamResponse:
+        problem = self._why_not_ready()
+        return exchange.text(problem, status=503) if problem else exchange.text("ok")
+
+    def _why_not_ready(self) -> str | None:
+        if self._middleware.is_draining:
+            return "the edge is shutting down"
+        if not self._scheduler.connected:
+            addresses = ", ".join(self._config.scheduler_addresses)
+            return f"no scheduler is connected, tried {addresses}"
+        if not self._auth.was_reached:
+            return f"the auth service at {self._config.auth_address} was never reached"
+        return None
+
+
+def address(listen: str) -> tuple[str, int]:
+    """Split host:port."""
+    host, _, port = listen.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _connection_limits(config: Config) -> ConnectionLimits:
+    return ConnectionLimits(
+        header_bytes=config.header_limit_bytes,
+        header_timeout_s=config.header_timeout_s,
+        idle_timeout_s=config.idle_timeout_s,
+        unsent_bytes=config.unsent_limit_bytes,
+        stall_timeout_s=config.stall_timeout_s,
+    )
+
+
+def _generation_times(config: Config) -> GenerationTimes:
+    return GenerationTimes(
+        queue_s=config.queue_timeout_s,
+        first_delta_s=config.first_delta_timeout_s,
+        silence_s=config.silence_timeout_s,
+        whole_s=config.request_timeout_s,
+        early_headers_s=config.early_headers_s,
+    )

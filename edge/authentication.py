@@ -1,0 +1,94 @@
+"""Finds out who calls: reads the key, and asks the cache and behind it the auth service."""
+
+from __future__ import annotations  # grpc's classes are generic in their stubs only
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import grpc
+import grpc.aio
+
+from edge.auth_cache import AuthCache
+from edge.errors import INVALID_KEY, KEYS_UNCHECKED, Refusal
+from fastrun.service import rpc
+from fastrun.service.api_key import key_sha256, well_formed
+from fastrun.service.errors import ServiceError
+from fastrun.v1 import auth_pb2_grpc
+from fastrun.v1.auth_pb2 import VerifyKeyRequest, VerifyKeyResponse
+
+# RFC 6750: the scheme in any case, then the key, exactly.
+_BEARER = re.compile(r"bearer +(\S+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls."""
+
+    account_id: str
+    key_id: str
+    cache_salt: str
+
+
+class AuthLink:
+    """Asks the auth service."""
+
+    def __init__(self, address: str, *, timeout_s: float) -> None:
+        self._channel = rpc.channel(address)
+        self._stub: auth_pb2_grpc.AuthServiceAsyncStub = auth_pb2_grpc.AuthServiceStub(
+            self._channel
+        )
+        self._timeout_s = timeout_s
+        self.was_reached = False
+        """Whether the service has been there since this process started."""
+
+    async def verify(self, digest: bytes) -> VerifyKeyResponse:
+        """Ask who a key is.
+
+        Raises:
+            ServiceError: NOT_FOUND when there is no such key.
+        """
+        try:
+            answer = await self._stub.VerifyKey(
+                VerifyKeyRequest(key_sha256=digest), timeout=self._timeout_s
+            )
+        except grpc.aio.AioRpcError as error:
+            raise ServiceError.of_rpc(error) from None
+        self.was_reached = True
+        return answer
+
+    async def reach(self) -> None:
+        """Return when the service has been there once."""
+        await self._channel.channel_ready()
+        self.was_reached = True
+
+    async def close(self) -> None:
+        """Close the channel."""
+        await self._channel.close()
+
+
+class Authenticator:
+    """Turns the headers of a request into a caller."""
+
+    def __init__(self, cache: AuthCache, *, wall_clock: Callable[[], float] = time.time) -> None:
+        self._cache = cache
+        self._wall_clock = wall_clock
+
+    async def caller(self, headers: Mapping[str, str]) -> Caller:
+        """Say who calls.
+
+        Raises:
+            Refusal: 401; or 503 when nobody can say whether the key is good.
+        """
+        found = _BEARER.fullmatch(headers.get("Authorization", "").strip())
+        if found is None or not well_formed(found[1]):
+            raise Refusal(401, INVALID_KEY)
+        try:
+            entry = await self._cache.entry(key_sha256(found[1]))
+        except ServiceError:
+            raise Refusal(503, KEYS_UNCHECKED) from None
+        if entry is None or not entry.may_call(self._wall_clock()):
+            raise Refusal(401, INVALID_KEY)
+        known = entry.known
+        return Caller(known.account_id, known.key_id, known.cache_salt)

@@ -1,0 +1,85 @@
+"""Settings of the edge."""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """Read from FASTRUN_EDGE_*; see fastrun.service.config."""
+
+    listen: str = "127.0.0.1:8000"
+    """host:port of the public HTTP server; port 0 takes a free one."""
+    admin_listen: str = "127.0.0.1:9100"
+    """host:port of /metrics, /healthz and /readyz."""
+    auth_address: str = "127.0.0.1:7001"
+    """host:port of the auth service."""
+    scheduler_addresses: list[str] = msgspec.field(default_factory=lambda: ["127.0.0.1:7002"])
+    """host:port of every scheduler, the leader and those that stand by."""
+    log_level: str = "info"
+    """debug, info, warning or error."""
+    grace_s: Annotated[float, msgspec.Meta(ge=0)] = 30.0
+    """How long running requests may take after SIGTERM."""
+
+    # What a client may send.
+    body_limit_bytes: Count = 10 << 20
+    """Largest request body; over it 413."""
+    header_limit_bytes: Count = 16 << 10
+    """Longest request line and longest header; over it 431."""
+    json_depth_limit: Count = 256
+    """Deepest nesting of arrays and objects in a body."""
+    header_timeout_s: Seconds = 10.0
+    """How long a client may take for the head of a request; then 408."""
+    body_timeout_s: Seconds = 60.0
+    """How long a client may take for the body of a request; then 408."""
+    idle_timeout_s: Seconds = 75.0
+    """How long a connection without a request is kept."""
+
+    # How long a request may take.
+    queue_timeout_s: Annotated[float, msgspec.Meta(ge=0)] = 10.0
+    """Time in the queue; then 429. 0 never waits."""
+    scheduler_timeout_s: Seconds = 3.0
+    """How long a request waits for a scheduler to be there; then 503."""
+    first_delta_timeout_s: Seconds = 120.0
+    """From Start to the first delta; then another worker is tried."""
+    silence_timeout_s: Seconds = 120.0
+    """Longest pause between two deltas."""
+    request_timeout_s: Seconds = 3600.0
+    """The whole of a request."""
+    early_headers_s: Seconds = 10.0
+    """After so long without a delta since the grant, a streamed request gets status and headers."""
+    connect_timeout_s: Seconds = 2.0
+    """How long a worker may take to accept a connection."""
+    abort_timeout_s: Seconds = 5.0
+    """How long the end of an aborted request is waited for."""
+    large_request_bytes: Count = 256 << 10
+    """A request over it goes to the worker on a stream of its own, so that none waits behind it."""
+
+    # A client that reads slowly.
+    unsent_limit_bytes: Count = 256 << 10
+    """What may lie unsent in a client's socket before deltas are gathered and merged."""
+    gathered_limit_bytes: Count = 1 << 20
+    """What may be gathered before the client is cut off."""
+    stall_timeout_s: Seconds = 30.0
+    """How long a client may read nothing before it is cut off."""
+    stream_writer: Literal["push", "response"] = "push"
+    """How events reach a client: straight to its socket, or by aiohttp's own response."""
+
+    # Keys.
+    verify_timeout_s: Seconds = 0.4
+    """Hard limit of one question to the auth service."""
+    key_fresh_s: Annotated[float, msgspec.Meta(ge=0)] = 15.0
+    """A verified key is used so long without asking again."""
+    key_grace_s: Annotated[float, msgspec.Meta(ge=0)] = 900.0
+    """A verified key is served so long while nobody can be asked; 0 is strict."""
+    unknown_key_s: Annotated[float, msgspec.Meta(ge=0)] = 5.0
+    """An unknown key is refused so long without asking again."""
+    key_cache_size: Count = 100_000
+    """Most known keys remembered."""
+    unknown_key_cache_size: Count = 10_000
+    """Most unknown keys remembered."""
+    auth_retry_s: Annotated[float, msgspec.Meta(ge=0)] = 1.0
+    """After a question that failed, nobody asks again for so long."""

@@ -1,0 +1,69 @@
+"""One HTTP request on its way through the edge: its ids, and what its log line will say."""
+
+import asyncio
+import re
+import secrets
+
+from aiohttp import web
+
+from edge.errors import Refusal
+from edge.http_server import SERVER, refusal_response
+
+REQUEST_ID = "X-Request-Id"
+_CLIENT_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+class Exchange:
+    """A request and what is found out about it."""
+
+    def __init__(self, request: web.BaseRequest) -> None:
+        self.request = request
+        self.started_at = asyncio.get_running_loop().time()
+        # Records and leases go by this id, so a client must not be able to choose it.
+        self.request_id = secrets.token_hex(12)
+        client_id = request.headers.get(REQUEST_ID, "")
+        self.client_request_id = client_id if _CLIENT_ID.fullmatch(client_id) else None
+        self.endpoint = "none"
+        """Name of the route, once it is found."""
+        self.facts: dict[str, object] = {}
+        """What the log line will say beside the status: ids, counts and times, never content."""
+        self.first_delta_s: float | None = None
+        """Seconds from the request to the first text of its answer."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers of every answer to this request."""
+        return {REQUEST_ID: self.client_request_id or self.request_id}
+
+    def elapsed_s(self) -> float:
+        """Seconds since the request came."""
+        return asyncio.get_running_loop().time() - self.started_at
+
+    def note_delta(self) -> None:
+        """A piece of the answer has come."""
+        if self.first_delta_s is None:
+            self.first_delta_s = self.elapsed_s()
+
+    def json(self, body: bytes) -> web.Response:
+        """Answer with a JSON document."""
+        return self._ok(body, "application/json")
+
+    def html(self, body: bytes) -> web.Response:
+        """Answer with a page."""
+        return self._ok(body, "text/html; charset=utf-8")
+
+    def text(self, text: str, *, status: int = 200) -> web.Response:
+        """Answer with one line of text."""
+        return self._ok(f"{text}\n".encode(), "text/plain; charset=utf-8", status)
+
+    def empty(self, headers: dict[str, str]) -> web.Response:
+        """Answer with headers alone."""
+        return web.Response(status=204, headers={"Server": SERVER, **self.headers, **headers})
+
+    def refuse(self, refusal: Refusal) -> web.Response:
+        """Answer with an error envelope."""
+        return refusal_response(refusal, self.headers)
+
+    def _ok(self, body: bytes, kind: str, status: int = 200) -> web.Response:
+        headers = {"Content-Type": kind, "Server": SERVER, **self.headers}
+        return web.Response(status=status, body=body, headers=headers)

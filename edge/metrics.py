@@ -1,0 +1,82 @@
+"""What the edge counts. Labels are few and small: never an account, a key or a path of a client."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from fastrun.v1.generation_pb2 import Usage
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+
+
+class Metrics:
+    """All metrics of one edge, in a registry of their own."""
+
+    def __init__(self) -> None:
+        registry = self.registry = CollectorRegistry()
+        self._requests = Counter(
+            "fastrun_edge_requests",
+            "HTTP requests answered; status 499 is a client that left.",
+            ("endpoint", "status"),
+            registry=registry,
+        )
+        self._running = Gauge(
+            "fastrun_edge_requests_running", "HTTP requests being answered.", registry=registry
+        )
+        self._seconds = Histogram(
+            "fastrun_edge_request_seconds",
+            "From the head of a request to the end of its answer.",
+            ("endpoint",),
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._first_delta = Histogram(
+            "fastrun_edge_first_delta_seconds",
+            "From the head of a request to the first text of its answer.",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._queue = Histogram(
+            "fastrun_edge_queue_seconds",
+            "From asking for a slot to getting one.",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._retries = Counter(
+            "fastrun_edge_retries",
+            "Generations tried again on a worker, by why the last try failed.",
+            ("reason",),
+            registry=registry,
+        )
+        self._tokens = Counter(
+            "fastrun_edge_tokens",
+            "Tokens of finished requests: prompt (cached ones too), cached, completion.",
+            ("kind",),
+            registry=registry,
+        )
+
+    def began(self) -> None:
+        """A request has come."""
+        self._running.inc()
+
+    def ended(self, endpoint: str, status: int, seconds: float) -> None:
+        """A request was answered."""
+        self._running.dec()
+        self._requests.labels(endpoint, str(status)).inc()
+        self._seconds.labels(endpoint).observe(seconds)
+
+    def first_delta(self, seconds: float) -> None:
+        """The first text of an answer has come."""
+        self._first_delta.observe(seconds)
+
+    def queued(self, seconds: float) -> None:
+        """A slot was granted."""
+        self._queue.observe(seconds)
+
+    def retried(self, reason: str) -> None:
+        """A generation is tried again."""
+        self._retries.labels(reason).inc()
+
+    def used(self, usage: Usage) -> None:
+        """A generation has ended well."""
+        self._tokens.labels("prompt").inc(usage.prompt_tokens)
+        self._tokens.labels("cached").inc(usage.cached_tokens)
+        self._tokens.labels("completion").inc(usage.completion_tokens)

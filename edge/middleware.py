@@ -1,0 +1,109 @@
+"""What surrounds every request: ids, routing, the error envelope, the log line and the metrics."""
+
+import asyncio
+
+import structlog
+from aiohttp import web
+
+from edge.errors import INTERNAL, Refusal, refusal_of
+from edge.exchange import Exchange
+from edge.http_server import Connection
+from edge.metrics import Metrics
+from edge.routes import Routes, endpoint_of
+from fastrun.service.errors import ServiceError
+
+log = structlog.get_logger()
+
+CLIENT_LEFT = 499
+
+
+class Middleware:
+    """The handler of all requests."""
+
+    def __init__(self, routes: Routes, metrics: Metrics) -> None:
+        self._routes = routes
+        self._metrics = metrics
+        self._running = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.is_draining = False
+        """Once set, every connection is closed after the answer it waits for."""
+
+    @property
+    def running(self) -> int:
+        """How many requests are being answered."""
+        return self._running
+
+    async def idle(self) -> None:
+        """Return when no request is being answered."""
+        await self._idle.wait()
+
+    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer a request; called by the HTTP server."""
+        connection = request.protocol
+        assert isinstance(connection, Connection)
+        connection.begin_request()
+        exchange = Exchange(request)
+        structlog.contextvars.bind_contextvars(request_id=exchange.request_id)
+        self._began()
+        status = CLIENT_LEFT
+        try:
+            response = await self._answer(exchange)
+            status = response.status
+        finally:
+            connection.end_request(request.content)
+            self._ended(exchange, status)
+        if self.is_draining or _may_leave_body(request):
+            response.force_close()
+        return response
+
+    async def _answer(self, exchange: Exchange) -> web.StreamResponse:
+        try:
+            return await self._dispatch(exchange)
+        except Refusal as refusal:
+            exchange.facts["failure"] = refusal.message
+            return exchange.refuse(refusal)
+        except ServiceError as error:
+            return exchange.refuse(refusal_of(error))
+        except Exception:
+            log.exception("request_failed")
+            return exchange.refuse(Refusal(500, INTERNAL))
+
+    async def _dispatch(self, exchange: Exchange) -> web.StreamResponse:
+        request = exchange.request
+        route = self._routes.find(request.path)
+        exchange.endpoint = route.name
+        if request.method == "OPTIONS":
+            return exchange.empty({"Allow": route.methods})
+        return await endpoint_of(route, request.method)(exchange)
+
+    def _began(self) -> None:
+        self._running += 1
+        self._idle.clear()
+        self._metrics.began()
+
+    def _ended(self, exchange: Exchange, status: int) -> None:
+        self._running -= 1
+        if self._running == 0:
+            self._idle.set()
+        elapsed_s = exchange.elapsed_s()
+        self._metrics.ended(exchange.endpoint, status, elapsed_s)
+        facts = exchange.facts
+        if exchange.first_delta_s is not None:
+            self._metrics.first_delta(exchange.first_delta_s)
+            facts["first_delta_ms"] = round(exchange.first_delta_s * 1000, 1)
+        if exchange.client_request_id is not None:
+            facts["client_request_id"] = exchange.client_request_id
+        log.info(
+            "request_finished",
+            endpoint=exchange.endpoint,
+            method=exchange.request.method,
+            status=status,
+            duration_ms=round(elapsed_s * 1000, 1),
+            **facts,
+        )
+
+
+def _may_leave_body(request: web.BaseRequest) -> bool:
+    """Whether a client that was refused before `100 Continue` may or may not send its body."""
+    return "Expect" in request.headers and not request.content.is_eof()

@@ -1,0 +1,62 @@
+"""Reads the body of a request: JSON bytes, within size and time, or a refusal."""
+
+import asyncio
+import re
+
+from aiohttp import web
+
+from edge.errors import Refusal, invalid
+
+_JSON_TYPE = re.compile(r"\s*application/(?:[\w.-]+\+)?json\s*(?:;.*)?", re.IGNORECASE)
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+async def read_body(request: web.BaseRequest, *, limit_bytes: int, timeout_s: float) -> bytes:
+    """Read it all.
+
+    Raises:
+        Refusal: not JSON by its type, compressed, too large or too slow.
+    """
+    _check_type(request)
+    length = request.content_length
+    if length is not None and length > limit_bytes:
+        raise _too_large(limit_bytes)
+    await _say_continue(request)
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await _read(request, limit_bytes)
+    except TimeoutError:
+        raise Refusal(408, f"the body did not come within {timeout_s:g} s") from None
+    except web.RequestPayloadError:
+        raise invalid("the body is not valid HTTP/1.1") from None
+
+
+async def _read(request: web.BaseRequest, limit_bytes: int) -> bytes:
+    body = bytearray()
+    async for piece in request.content.iter_any():
+        body += piece
+        if len(body) > limit_bytes:
+            raise _too_large(limit_bytes)
+    return bytes(body)
+
+
+def _check_type(request: web.BaseRequest) -> None:
+    kind = request.headers.get("Content-Type")
+    if kind is not None and not _JSON_TYPE.fullmatch(kind):
+        raise Refusal(415, "send the body as application/json")
+    coding = request.headers.get("Content-Encoding", "identity")
+    if coding.strip().lower() not in ("", "identity"):
+        raise Refusal(415, "send the body uncompressed, without Content-Encoding")
+
+
+async def _say_continue(request: web.BaseRequest) -> None:
+    expected = request.headers.get("Expect")
+    if expected is None:
+        return
+    if expected.strip().lower() != "100-continue":
+        raise Refusal(417, "of Expect only 100-continue is known")
+    await request.writer.write(_CONTINUE)
+
+
+def _too_large(limit_bytes: int) -> Refusal:
+    return Refusal(413, f"the body may have at most {limit_bytes} bytes")

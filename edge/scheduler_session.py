@@ -1,0 +1,91 @@
+"""One session with one scheduler: opened, kept, and opened again whenever it ends."""
+
+from __future__ import annotations  # grpc's classes are generic in their stubs only
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from fastrun.service import rpc
+from fastrun.service.streams import DuplexStream, Outbox, backoff_s
+from fastrun.v1 import scheduler_pb2_grpc
+from fastrun.v1.scheduler_pb2 import EdgeMessage, EdgeMessages, EdgeReply
+from fastrun.v1.worker_pb2 import Ping
+
+log = structlog.get_logger()
+
+
+class SchedulerSession:
+    """What is open with one scheduler."""
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        hello: Callable[[], EdgeMessage],
+        on_reply: Callable[[SchedulerSession, EdgeReply], None],
+        on_end: Callable[[SchedulerSession], None],
+    ) -> None:
+        """Prepare; keep() connects.
+
+        Args:
+            address: host:port.
+            hello: makes the first item.
+            on_reply: called for each item that comes; must not block.
+            on_end: called when a session that had a welcome has ended.
+        """
+        self.address = address
+        self.term: int | None = None
+        """As last told by the scheduler; None while it has said no welcome."""
+        self._hello = hello
+        self._on_reply = on_reply
+        self._on_end = on_end
+        self._channel = rpc.channel(address)
+        self._outbox: Outbox[EdgeMessage] = Outbox(EdgeMessages)
+        self._stream: DuplexStream | None = None
+
+    def put(self, message: EdgeMessage) -> None:
+        """Send soon, after all that was put before."""
+        self._outbox.put(message)
+        if self._stream is not None:
+            self._stream.wake()
+
+    async def keep(self) -> None:
+        """Stay connected until cancelled."""
+        attempt = 0
+        try:
+            while True:
+                try:
+                    reason = await self._run()
+                except Exception:
+                    log.exception("scheduler_session_failed", address=self.address)
+                    reason = "an item could not be taken"
+                attempt = 1 if self.term is not None else attempt + 1
+                if attempt == 1:
+                    log.warning("scheduler_session_ended", address=self.address, reason=reason)
+                if self.term is not None:
+                    self.term = None
+                    self._on_end(self)
+                await asyncio.sleep(backoff_s(attempt))
+        finally:
+            await self._channel.close()
+
+    async def _run(self) -> str:
+        outbox: Outbox[EdgeMessage] = Outbox(EdgeMessages)
+        self._outbox = outbox
+        outbox.put(self._hello())
+        call = scheduler_pb2_grpc.SchedulerServiceStub(self._channel).EdgeSession()
+        stream = DuplexStream(
+            call,
+            outbox,
+            on_item=lambda reply: self._on_reply(self, reply),
+            ping=lambda: outbox.put(EdgeMessage(ping=Ping())),
+        )
+        stream.wake()
+        self._stream = stream
+        try:
+            return await stream.run()
+        finally:
+            self._stream = None
+            call.cancel()
