@@ -12,7 +12,7 @@ FENCED_REMEMBERED = 10_000
 
 
 class FencedError(Exception):
-    """The process may not be this worker: a newer one is, or it is another worker already."""
+    """Another process is this worker now, or this process is another worker already."""
 
 
 @dataclass(slots=True, eq=False)
@@ -98,17 +98,16 @@ class Fleet:
             older one, which is fenced from now on.
 
         Raises:
-            FencedError: a newer process of this worker has been here, or this process goes by
-                another worker's id already.
+            FencedError: this process has been replaced by another one that has a session, or
+                goes by another worker's id already.
         """
-        present = self._by_instance.get(hello.instance_id)
-        if hello.instance_id in self._fenced or (
-            present is not None and present.worker_id != hello.worker_id
-        ):
+        former = self._workers.get(hello.worker_id)
+        if self._is_fenced(hello, former):
             raise FencedError(
                 f"worker '{hello.worker_id}' runs in another process: "
-                "restart this one, or give it a worker id of its own"
+                "stop one of them, or give it a worker id of its own"
             )
+        self._fenced.pop(hello.instance_id, None)
         worker = Worker(
             worker_id=hello.worker_id,
             instance_id=hello.instance_id,
@@ -118,7 +117,6 @@ class Fleet:
             link=link,
             suspect_at=now + self._suspect_after_s,
         )
-        former = self._workers.get(hello.worker_id)
         if former is not None:
             self._remove(former)
             if former.instance_id == worker.instance_id:
@@ -175,6 +173,18 @@ class Fleet:
             del self._by_model[worker.card.model]
         self._away.pop(worker.worker_id, None)
         self._gone.pop(worker.worker_id, None)
+
+    def _is_fenced(self, hello: WorkerHello, former: Worker | None) -> bool:
+        """Tell whether a Hello comes from a process that has been replaced.
+
+        Instance ids have no order: the Hello of a process that is dead by now may have come after
+        that of its successor, and replaced it. So the one that was replaced is heard again once
+        the other has no session; what it runs is in its Hello.
+        """
+        known_as = self._by_instance.get(hello.instance_id)
+        if known_as is not None:
+            return known_as.worker_id != hello.worker_id
+        return hello.instance_id in self._fenced and former is not None and former.link is not None
 
     def _fence(self, instance_id: str) -> None:
         self._fenced[instance_id] = None

@@ -177,6 +177,8 @@ class Sessions:
             slots=worker.slots,
         )
         self._models_changed()
+        if former is not None and former.card.model != worker.card.model:
+            self.admission.review(former.card.model, now)
         self.admission.fill(worker.card.model, now)
 
     def _reconcile(self, worker: Worker, hello: WorkerHello, now: float) -> None:

@@ -155,5 +155,5 @@ async def _stack(**settings):
 
 @pytest.fixture
 def scheduler():
-    """Return what starts a scheduler, used as ``async with scheduler(queue_per_slot=1) as stack``."""
+    """How to start one, with settings of its own, for as long as an ``async with`` lasts."""
     return _stack

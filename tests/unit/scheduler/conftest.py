@@ -1,0 +1,152 @@
+"""The scheduler's decisions, driven by hand: a clock, links that remember, peers in one line."""
+
+from types import SimpleNamespace
+
+import pytest
+import structlog
+
+from fastrun.service import leases
+from fastrun.v1.error_pb2 import ErrorReason
+from fastrun.v1.scheduler_pb2 import EdgeMessage, LeaseClaims, WorkerReport
+from scheduler.config import Config
+from scheduler.ports import Chance
+from scheduler.sessions import Sessions
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _quiet():
+    """Thousands of joins and leaves are no news here."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("critical"))
+    yield
+    structlog.reset_defaults()
+
+
+class Link:
+    """One session; holds what its peer was sent."""
+
+    def __init__(self):
+        self.items = []
+        self.closed = False
+
+    def send(self, item):
+        self.items.append(item)
+
+    def close(self):
+        self.closed = True
+
+    def take(self, *kinds):
+        """Return what was sent since the last call, of these kinds or all."""
+        items, self.items = self.items, []
+        named = [(item.WhichOneof("item"), item) for item in items]
+        return [getattr(item, kind) for kind, item in named if not kinds or kind in kinds]
+
+
+class Desk:
+    """One scheduler with a clock that only moves when told to."""
+
+    def __init__(self, **settings):
+        self.now = 1000.0
+        self.numbers = 0
+        self.grants = []
+        self.rejections = []
+        settings = {"warm_up_s": 0.0} | settings
+        chance = Chance(
+            new_id=lambda: f"l{self._next()}",
+            new_key=lambda: b"key-%d" % self._next(),
+            random=lambda: 0.0,
+        )
+        recorder = SimpleNamespace(
+            granted=lambda model, waited_s: self.grants.append((model, waited_s)),
+            rejected=self.rejections.append,
+        )
+        self.sessions = Sessions(Config(**settings), now=self.now, chance=chance, recorder=recorder)
+        self.book = self.sessions.admission.leases
+        self.queue = self.sessions.admission.queue
+        if not settings["warm_up_s"]:
+            self.sessions.tick(self.now)
+
+    def _next(self):
+        self.numbers += 1
+        return self.numbers
+
+    def edge(self, edge_id="e1", lease_ids=(), term=0):
+        link = Link()
+        self.tell(link, hello={"edge_id": edge_id, "lease_ids": lease_ids, "term": term})
+        return link
+
+    def tell(self, link, **item):
+        self.sessions.edge_said(link, EdgeMessage(**item), self.now)
+
+    def acquire(self, link, request_id, model="tiny", patience_s=10, **fields):
+        fields |= {"request_id": request_id, "model": model, "account_id": "acc"}
+        self.tell(link, acquire={"queue_timeout_ms": int(patience_s * 1000), **fields})
+        return link.take("granted", "queued", "rejected")
+
+    def worker(
+        self, worker_id="w1", instance_id="i1", slots=1, running=(), voided=(), term=0, model="tiny"
+    ):
+        link = Link()
+        self.report(
+            link,
+            hello={
+                "worker_id": worker_id,
+                "instance_id": instance_id,
+                "address": f"{instance_id}:1",
+                "model": {"model": model},
+                "slots": slots,
+                "running_leases": running,
+                "voided_lease_ids": voided,
+                "term": term,
+            },
+        )
+        return link
+
+    def report(self, link, **item):
+        self.sessions.worker_said(link, WorkerReport(**item), self.now)
+
+    def free(self, link, lease_id):
+        self.report(link, slot_freed={"lease_id": lease_id})
+
+    def beat(self, link, *lease_ids, **fields):
+        self.report(link, heartbeat={"running_lease_ids": lease_ids, **fields})
+
+    def pass_time(self, seconds):
+        until = self.now + seconds
+        while (due := self.sessions.next_due()) is not None and due <= until:
+            self.now = max(due, self.now)
+            self.sessions.tick(self.now)
+        self.now = until
+
+    def held(self, instance_id="i1"):
+        return self.book.held(instance_id)
+
+
+@pytest.fixture
+def desk():
+    """A scheduler whose first seconds are over."""
+    return Desk()
+
+
+@pytest.fixture
+def new_desk():
+    """How to make one with settings of its own."""
+    return Desk
+
+
+@pytest.fixture
+def foreign():
+    """How to make the lease of another scheduler."""
+
+    def make(lease_id, instance_id="i1", edge_id="e1"):
+        claims = LeaseClaims(
+            lease_id=lease_id, request_id="r", instance_id=instance_id, edge_id=edge_id, term=1
+        )
+        return leases.sign(claims, b"another")
+
+    return make
+
+
+@pytest.fixture
+def reasons():
+    """The reasons of refusals by short names."""
+    return {name.removeprefix("ERROR_REASON_").lower(): n for name, n in ErrorReason.items()}

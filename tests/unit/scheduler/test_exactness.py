@@ -1,0 +1,501 @@
+"""Whatever edges, workers and schedulers do, slots stay exact: a model of all three, driven at random.
+
+Streams keep their order and lose what is under way when they break; everything between streams is
+reordered at will. A break is noticed late: a peer may be back before the scheduler knows.
+"""
+
+import itertools
+from collections import Counter, deque
+from types import SimpleNamespace
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from fastrun.service import leases
+from fastrun.v1.scheduler_pb2 import EdgeMessage, WorkerReport
+from scheduler.config import Config
+from scheduler.fleet import FencedError
+from scheduler.ports import Chance
+from scheduler.sessions import Sessions
+from scheduler.view import drift
+
+MODEL = "tiny"
+PATIENCE_S = 10.0
+
+
+class Wire:
+    """One session, with what is under way in both directions."""
+
+    def __init__(self, peer, sessions):
+        self.peer = peer
+        self.sessions = sessions
+        self.up = deque()
+        self.down = deque()
+        self.closed = False
+
+    def send(self, item):
+        self.down.append(item)
+
+    def close(self):
+        self.closed = True
+
+
+class SimWorker:
+    """A worker process that keeps the worker's side of the rules."""
+
+    def __init__(self, worker_id, instance_id, slots, term=0):
+        self.worker_id = worker_id
+        self.instance_id = instance_id
+        self.slots = slots
+        self.term = term
+        self.key = b""
+        self.running = {}
+        self.used = set()
+        self.voided = set()
+        self.wire = None
+        # A lease of a former scheduler was accepted while the Hello to this one was under way.
+        self.raced = False
+
+    def hello(self):
+        return WorkerReport(
+            hello={
+                "worker_id": self.worker_id,
+                "instance_id": self.instance_id,
+                "address": "h:1",
+                "model": {"model": MODEL},
+                "slots": self.slots,
+                "running_leases": [lease.blob for lease in self.running.values()],
+                "voided_lease_ids": self.voided,
+                "term": self.term,
+            }
+        )
+
+    def say(self, **item):
+        if self.wire is not None:
+            self.wire.up.append(WorkerReport(**item))
+
+    def hear(self, command):
+        match command.WhichOneof("item"):
+            case "welcome":
+                if command.welcome.term >= self.term:
+                    self.term, self.key = command.welcome.term, command.welcome.lease_key
+            case "void":
+                lease_id = command.void.lease_id
+                self.voided.add(lease_id)
+                lease = self.running.get(lease_id)
+                if lease is None:
+                    self.say(slot_freed={"lease_id": lease_id})
+                elif not lease.attached:
+                    self.finish(lease_id)
+
+    def start(self, lease):
+        """Return why a Start is refused, or None."""
+        try:
+            claims = leases.verify(lease.blob, self.key)
+        except leases.LeaseError:
+            return "refused"
+        if claims.instance_id != self.instance_id or claims.term != self.term:
+            return "refused"
+        if claims.lease_id in self.used or claims.lease_id in self.voided:
+            return "refused"
+        if len(self.running) >= self.slots:
+            return "full"
+        self.used.add(claims.lease_id)
+        self.running[claims.lease_id] = lease
+        return None
+
+    def finish(self, lease_id):
+        lease = self.running.pop(lease_id)
+        lease.edge.leases.pop(lease_id, None)
+        self.say(slot_freed={"lease_id": lease_id})
+
+
+class SimEdge:
+    """An edge process that keeps the edge's side of the rules."""
+
+    def __init__(self, edge_id, outcomes):
+        self.edge_id = edge_id
+        self.outcomes = outcomes
+        self.term = 0
+        self.waiting = {}
+        self.leases = {}
+        self.starting = deque()
+        self.wire = None
+        self.unanswered = Counter()
+
+    def hello(self):
+        return EdgeMessage(
+            hello={"edge_id": self.edge_id, "lease_ids": list(self.leases), "term": self.term}
+        )
+
+    def say(self, **item):
+        if self.wire is not None:
+            self.wire.up.append(EdgeMessage(**item))
+
+    def ask(self, request_id, *, front=False):
+        self.unanswered[request_id] += 1
+        self.say(
+            acquire={
+                "request_id": request_id,
+                "model": MODEL,
+                "queue_timeout_ms": self.waiting[request_id],
+                "front": front,
+            }
+        )
+
+    def hear(self, reply):
+        match reply.WhichOneof("item"):
+            case "welcome":
+                self.term = max(self.term, reply.welcome.term)
+            case "granted":
+                self._granted(reply.granted)
+            case "rejected":
+                request_id = reply.rejected.request_id
+                self._answered(request_id)
+                if request_id in self.waiting:
+                    self._end(request_id, "rejected")
+
+    def _granted(self, granted):
+        self._answered(granted.request_id)
+        if granted.request_id not in self.waiting:
+            self.say(release={"lease_id": granted.lease_id})
+            return
+        patience = self.waiting[granted.request_id]
+        self._end(granted.request_id, "granted")
+        self.leases[granted.lease_id] = SimpleNamespace(
+            lease_id=granted.lease_id,
+            request_id=granted.request_id,
+            blob=granted.lease,
+            instance_id=granted.instance_id,
+            patience=patience,
+            edge=self,
+            attached=True,
+            started=False,
+        )
+
+    def _answered(self, request_id):
+        self.unanswered[request_id] -= 1
+        assert self.unanswered[request_id] >= 0, "more answers than questions"
+
+    def _end(self, request_id, outcome):
+        del self.waiting[request_id]
+        assert self.outcomes[request_id] is None
+        self.outcomes[request_id] = outcome
+
+    def refused(self, lease, *, again):
+        """A worker refused a Start: ask again at the head of the queue, or give up."""
+        del self.leases[lease.lease_id]
+        if again:
+            self.outcomes[lease.request_id] = None
+            self.waiting[lease.request_id] = lease.patience
+            self.ask(lease.request_id, front=True)
+        else:
+            self.say(lease_lost={"lease_id": lease.lease_id})
+
+    def cancel(self, request_id):
+        self._end(request_id, "cancelled")
+        self.say(cancel={"request_id": request_id})
+
+
+class World(RuleBasedStateMachine):
+    """One scheduler at a time, its peers and the wires between them."""
+
+    def __init__(self):
+        super().__init__()
+        self.now = 100.0
+        self.numbers = itertools.count(1)
+        self.outcomes = {}
+        self.workers = []
+        self.edges = []
+        self.wires = []
+        self.start_scheduler()
+
+    # The scheduler
+
+    def start_scheduler(self):
+        chance = Chance(
+            new_id=lambda: f"l{next(self.numbers)}",
+            new_key=lambda: b"key%d" % next(self.numbers),
+            random=lambda: 0.5,
+        )
+        recorder = SimpleNamespace(
+            granted=lambda _model, _waited_s: None, rejected=lambda _reason: None
+        )
+        self.sessions = Sessions(
+            Config(queue_per_slot=1), now=self.now, chance=chance, recorder=recorder
+        )
+
+    @rule()
+    def restart_scheduler(self):
+        for peer in (*self.workers, *self.edges):
+            peer.wire = None
+        self.wires = []
+        self.start_scheduler()
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 3.0, 6.0, 11.0]))
+    def wait(self, seconds):
+        until = self.now + seconds
+        while (due := self.sessions.next_due()) is not None and due <= until:
+            self.now = max(self.now, due)
+            self.sessions.tick(self.now)
+        self.now = until
+
+    # Sessions
+
+    def connect(self, peer):
+        if peer.wire is not None:
+            return
+        peer.wire = Wire(peer, self.sessions)
+        self.wires.append(peer.wire)
+        peer.wire.up.append(peer.hello())
+        if isinstance(peer, SimEdge):
+            peer.unanswered.clear()
+            for request_id in peer.waiting:
+                peer.ask(request_id)
+
+    @rule(data=st.data())
+    def reconnect(self, data):
+        self.connect(data.draw(st.sampled_from([*self.workers, *self.edges])))
+
+    @rule(data=st.data(), keep=st.booleans())
+    def break_wire(self, data, keep):
+        """The peer's end breaks; what is under way to the scheduler is lost or arrives yet."""
+        if not (wires := [wire for wire in self.wires if wire.peer.wire is wire]):
+            return
+        wire = data.draw(st.sampled_from(wires))
+        wire.peer.wire = None
+        wire.down.clear()
+        if not keep:
+            wire.up.clear()
+
+    def notice(self, wire):
+        """The scheduler sees that a session has ended."""
+        self.wires.remove(wire)
+        if wire.peer.wire is wire:
+            wire.peer.wire = None
+        if isinstance(wire.peer, SimEdge):
+            self.sessions.edge_left(wire, self.now)
+        else:
+            self.sessions.worker_left(wire, self.now)
+
+    @rule(data=st.data())
+    def notice_break(self, data):
+        if broken := [w for w in self.wires if w.closed or w.peer.wire is not w]:
+            self.notice(data.draw(st.sampled_from(broken)))
+
+    def deliver_up(self, wire):
+        item = wire.up.popleft()
+        if isinstance(wire.peer, SimEdge):
+            self.sessions.edge_said(wire, item, self.now)
+        else:
+            try:
+                self.sessions.worker_said(wire, item, self.now)
+            except FencedError:
+                wire.close()
+
+    @rule(data=st.data(), count=st.integers(1, 5))
+    def deliver(self, data, count):
+        for _ in range(count):
+            ways = [wire for wire in self.wires if wire.up]
+            ways += [wire.down for wire in self.wires if wire.down and wire.peer.wire is wire]
+            if not ways:
+                return
+            way = data.draw(st.sampled_from(ways))
+            if isinstance(way, Wire):
+                self.deliver_up(way)
+            else:
+                next(w for w in self.wires if w.down is way).peer.hear(way.popleft())
+
+    # Workers
+
+    @initialize(slots=st.lists(st.integers(1, 3), min_size=1, max_size=2))
+    def set_up(self, slots):
+        for number, count in enumerate(slots):
+            self.workers.append(SimWorker(f"w{number}", f"w{number}-0", count))
+            self.connect(self.workers[-1])
+        for _ in range(2):
+            self.edges.append(SimEdge(f"e{next(self.numbers)}", self.outcomes))
+            self.connect(self.edges[-1])
+        self.settle_wires()
+
+    @rule(data=st.data())
+    def heartbeat(self, data):
+        worker = data.draw(st.sampled_from(self.workers))
+        worker.say(heartbeat={"running_lease_ids": list(worker.running)})
+
+    @rule(data=st.data())
+    def finish(self, data):
+        running = [(w, lease_id) for w in self.workers for lease_id in w.running]
+        if running:
+            worker, lease_id = data.draw(st.sampled_from(running))
+            worker.finish(lease_id)
+
+    @rule(data=st.data())
+    def crash_worker(self, data):
+        old = data.draw(st.sampled_from(self.workers))
+        for edge in self.edges:
+            self.lose(edge, old)
+        new = SimWorker(old.worker_id, f"{old.worker_id}-{next(self.numbers)}", old.slots)
+        self.workers[self.workers.index(old)] = new
+        old.wire = None
+        self.connect(new)
+
+    # Edges
+
+    @rule(data=st.data(), patience=st.sampled_from([0, 2_000, 20_000]))
+    def acquire(self, data, patience):
+        edge = data.draw(st.sampled_from(self.edges))
+        request_id = f"r{next(self.numbers)}"
+        self.outcomes[request_id] = None
+        edge.waiting[request_id] = patience
+        edge.ask(request_id)
+
+    @rule(data=st.data())
+    def repeat_acquire(self, data):
+        if waiting := [(edge, each) for edge in self.edges for each in edge.waiting]:
+            edge, request_id = data.draw(st.sampled_from(waiting))
+            edge.ask(request_id)
+
+    @rule(data=st.data())
+    def cancel(self, data):
+        if waiting := [(edge, each) for edge in self.edges for each in edge.waiting]:
+            edge, request_id = data.draw(st.sampled_from(waiting))
+            edge.cancel(request_id)
+
+    def unstarted(self):
+        return [each for e in self.edges for each in e.leases.values() if not each.started]
+
+    @rule(data=st.data(), twice=st.booleans())
+    def release(self, data, twice):
+        if unstarted := self.unstarted():
+            lease = data.draw(st.sampled_from(unstarted))
+            self.give_back(lease)
+            if twice:
+                lease.edge.say(release={"lease_id": lease.lease_id})
+
+    def give_back(self, lease):
+        del lease.edge.leases[lease.lease_id]
+        lease.edge.say(release={"lease_id": lease.lease_id})
+
+    @rule(data=st.data())
+    def write_start(self, data):
+        if unstarted := self.unstarted():
+            lease = data.draw(st.sampled_from(unstarted))
+            lease.started = True
+            lease.edge.starting.append(lease)
+
+    @rule(data=st.data(), again=st.booleans())
+    def start_arrives(self, data, again):
+        if edges := [edge for edge in self.edges if edge.starting]:
+            self.arrive(data.draw(st.sampled_from(edges)), again=again)
+
+    def arrive(self, edge, *, again):
+        lease = edge.starting.popleft()
+        worker = next((w for w in self.workers if w.instance_id == lease.instance_id), None)
+        if worker is None:
+            edge.refused(lease, again=again)
+            return
+        booked = self.sessions.admission.leases.get(lease.lease_id)
+        verdict = worker.start(lease)
+        if verdict is None and booked is None and worker.wire is not None:
+            worker.raced = True
+        assert verdict != "full" or worker.raced, "a slot was granted twice"
+        if verdict:
+            edge.refused(lease, again=again)
+
+    @rule(data=st.data())
+    def break_attach(self, data):
+        edge = data.draw(st.sampled_from(self.edges))
+        self.lose(edge, data.draw(st.sampled_from(self.workers)))
+
+    def lose(self, edge, worker):
+        """The Attach between an edge and a worker ends."""
+        lost = [each for each in edge.leases.values() if each.instance_id == worker.instance_id]
+        for lease in lost:
+            if lease.started:
+                del edge.leases[lease.lease_id]
+                edge.say(lease_lost={"lease_id": lease.lease_id})
+        edge.starting = deque(lease for lease in edge.starting if lease not in lost)
+        for lease_id, lease in list(worker.running.items()):
+            if lease.edge is edge:
+                lease.attached = False
+                worker.finish(lease_id)
+
+    @rule(data=st.data())
+    def crash_edge(self, data):
+        old = data.draw(st.sampled_from(self.edges))
+        for worker in self.workers:
+            self.lose(old, worker)
+        for request_id in old.waiting:
+            self.outcomes[request_id] = "crashed"
+        old.wire = None
+        self.edges[self.edges.index(old)] = SimEdge(f"e{next(self.numbers)}", self.outcomes)
+
+    # What must hold
+
+    @invariant()
+    def no_slot_is_held_twice(self):
+        book = self.sessions.admission.leases
+        for worker in self.workers:
+            assert len(worker.running) <= worker.slots
+            assert worker.raced or book.held(worker.instance_id) <= worker.slots
+            known = self.sessions.fleet.instance(worker.instance_id)
+            if known is not None and known.link is worker.wire is not None and not worker.raced:
+                unbooked = [each for each in worker.running if book.get(each) is None]
+                assert not unbooked, "a running lease is not booked"
+
+    @invariant()
+    def nobody_waits_beside_a_free_slot(self):
+        admission = self.sessions.admission
+        if admission.queue.line(MODEL):
+            for worker in self.sessions.fleet.of_model(MODEL):
+                assert worker.gone or admission.leases.held(worker.instance_id) >= worker.slots
+
+    def settle_wires(self):
+        """Deliver all that is under way, and let breaks be noticed."""
+        while True:
+            for wire in [w for w in self.wires if w.closed or w.peer.wire is not w]:
+                self.notice(wire)
+            busy = [wire for wire in self.wires if wire.up or wire.down]
+            if not busy:
+                return
+            for wire in busy:
+                while wire.up:
+                    self.deliver_up(wire)
+                while wire.down and wire.peer.wire is wire:
+                    wire.peer.hear(wire.down.popleft())
+
+    def teardown(self):
+        """Once all is quiet, every request has its outcome and every slot is free."""
+        for _ in range(4):
+            for peer in (*self.workers, *self.edges):
+                self.connect(peer)
+            self.settle_wires()
+            for edge in self.edges:
+                while edge.starting:
+                    self.arrive(edge, again=False)
+            for worker in self.workers:
+                for lease_id in list(worker.running):
+                    worker.finish(lease_id)
+            for lease in self.unstarted():
+                self.give_back(lease)
+            for worker in self.workers:
+                worker.say(heartbeat={"running_lease_ids": list(worker.running)})
+            self.settle_wires()
+            self.wait(30.0)
+        self.settle_wires()
+        admission = self.sessions.admission
+        assert not [each for each, outcome in self.outcomes.items() if outcome is None]
+        assert not len(admission.queue)
+        assert not len(admission.leases), "a slot was lost"
+        assert drift(self.sessions.fleet, admission.leases, after_s=5.0, now=self.now) == 0
+
+
+World.TestCase.settings = settings(
+    max_examples=60,
+    stateful_step_count=50,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+TestExactness = World.TestCase
