@@ -74,7 +74,9 @@ class Edge:
         )
         await self._runner.setup()
         host, port = address(self._config.listen)
-        self._site = web.TCPSite(self._runner, host, port, backlog=BACKLOG)
+        self._site = web.TCPSite(
+            self._runner, host, port, backlog=BACKLOG, reuse_port=self._config.reuse_port or None
+        )
         await self._site.start()
         admin_port = self._admin.start(*address(self._config.admin_listen))
         return {"http": self._site.port, "admin": admin_port}

@@ -13,6 +13,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     listen: str = "127.0.0.1:8000"
     """host:port of the public HTTP server; port 0 takes a free one."""
+    reuse_port: bool = False
+    """Several edges of one user on one machine share the public port."""
     admin_listen: str = "127.0.0.1:9100"
     """host:port of /metrics, /healthz and /readyz."""
     auth_address: str = "127.0.0.1:7001"

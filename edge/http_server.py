@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 import structlog
 from aiohttp import StreamReader, web
@@ -103,8 +103,10 @@ class Connection(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Set the socket up. aiohttp itself sets TCP_NODELAY."""
         super().connection_made(transport)
-        assert isinstance(transport, asyncio.WriteTransport)
-        transport.set_write_buffer_limits(high=self._limits.unsent_bytes)
+        # uvloop's is one of these without saying so.
+        cast("asyncio.WriteTransport", transport).set_write_buffer_limits(
+            high=self._limits.unsent_bytes
+        )
         sock = transport.get_extra_info("socket")
         if sock is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
             # Also ends a connection whose last bytes are never read.
