@@ -1,0 +1,85 @@
+"""What an operator sees of a running stack."""
+
+import json
+
+import grpc
+import pytest
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+
+@pytest.fixture
+def fastrun(stack, shared_machine):
+    """Run a command on the stack; return what it prints as JSON."""
+
+    def run(*arguments):
+        done = shared_machine.run(*arguments, "--json", FASTRUN_DATA=stack.ready["data"])
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return run
+
+
+def services(address):
+    """List services as grpcurl does."""
+    with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        request = reflection_pb2.ServerReflectionRequest(list_services="")
+        answer = next(stub.ServerReflectionInfo(iter([request]), timeout=10))
+        return {service.name for service in answer.list_services_response.service}
+
+
+def test_reflection(stack):
+    """Every server tells a grpcurl user its services."""
+    worker = stack.fleet().workers[0].address
+
+    assert "fastrun.v1.SchedulerService" in services(stack.ready["scheduler_address"])
+    assert {"fastrun.v1.AuthService", "fastrun.v1.AdminService"} <= services(
+        stack.ready["auth_address"]
+    )
+    assert "fastrun.v1.WorkerService" in services(worker)
+
+
+def test_fleet(fastrun):
+    """The fleet shows workers, slots, models, queues and drift."""
+    fleet = fastrun("fleet")
+
+    worker = fleet["workers"][0]
+    assert (worker["model"], worker["slots"], worker["state"]) == ("tiny", 4, "serving")
+    assert fleet["queues"][0]["model"] == "tiny"
+    assert (fleet["drift"], fleet["edges"]) == (0, 1)
+
+
+def test_models(fastrun):
+    """The list of models says which of them can be asked."""
+    models = fastrun("model", "list")
+
+    assert [(model["model"], model["ready"]) for model in models] == [("tiny", True)]
+
+
+def test_life_of_a_key(stack, fastrun, shared_machine, eventually):
+    """An account that is approved gets a key that works until it is revoked."""
+    account = fastrun("account", "create", "ada")
+    assert account["state"] == "pending"
+    assert fastrun("account", "approve", "ada")["state"] == "approved"
+    key = fastrun("key", "issue", "ada", "--name", "laptop")
+
+    def status():
+        with stack.client().with_options(api_key=key["key"]) as client:
+            return client.models.with_raw_response.list().http_response.status_code
+
+    assert status() == 200
+    listed = fastrun("key", "list", "ada")
+    assert [each["id"] for each in listed] == [key["id"]]
+    assert key["key"] not in json.dumps(listed)
+    assert fastrun("key", "revoke", key["id"])["state"] == "revoked"
+    assert fastrun("account", "suspend", "ada")["state"] == "suspended"
+    assert {each["name"] for each in fastrun("account", "list")} == {"ada", "dev"}
+
+
+def test_refusal_is_one_sentence(stack, shared_machine):
+    """What the service refuses is one sentence and status 1."""
+    done = shared_machine.run("account", "approve", "nobody", FASTRUN_DATA=stack.ready["data"])
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("fastrun: account 'nobody' does not exist")
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,242 @@
+"""The manners of `fastrun up`."""
+
+import json
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+
+
+def shared_memory():
+    return {path.name for path in Path("/dev/shm").iterdir()}
+
+
+def kept(machine):
+    """What is in the data folder of a machine's user."""
+    return {path.name for path in machine.data.rglob("*")}
+
+
+@pytest.mark.parametrize(
+    ("command", "status"), [("exit 0", 0), ("exit 7", 7), ("kill -KILL $$", 128 + signal.SIGKILL)]
+)
+def test_status_of_exec(machine, scripted, command, status):
+    """A run with --exec ends with the status of its command and leaves nothing behind."""
+    before = shared_memory()
+
+    done = machine.run("up", "--ephemeral", *scripted, "--exec", f"sleep 300 & {command}")
+
+    assert done.returncode == status, done.stderr
+    assert done.stdout == ""
+    assert machine.nothing_left()
+    assert shared_memory() <= before
+    assert kept(machine) == set()
+
+
+def test_environment_of_exec(machine, scripted):
+    """A command finds the stack by what an OpenAI client and `fastrun` itself read."""
+    command = (
+        "env | grep -E '^(OPENAI|NO_PROXY|no_proxy)' && command -v fastrun && fastrun fleet --json"
+    )
+
+    done = machine.run("up", "--ephemeral", *scripted, "--exec", command, NO_PROXY="example.org")
+
+    *lines, program, fleet = done.stdout.splitlines()
+    found = dict(line.split("=", 1) for line in lines)
+    assert found["OPENAI_BASE_URL"].startswith("http://127.0.0.1:")
+    assert found["OPENAI_BASE_URL"].endswith("/v1")
+    assert found["OPENAI_API_KEY"].startswith("fr_")
+    assert found["OPENAI_MODEL"] == "scripted"
+    assert found["NO_PROXY"] == "example.org,127.0.0.1,localhost"
+    assert found["no_proxy"] == "127.0.0.1,localhost"
+    assert Path(program).parent == Path(sys.executable).parent
+    assert json.loads(fleet)["workers"][0]["slots"] == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signal_stops_all(machine, scripted, number):
+    """A signal stops everything in order, and nothing of an ephemeral run is left."""
+    before = shared_memory()
+    up = machine.up("--ephemeral", "--json", *scripted).wait_ready()
+
+    assert up.stop(number) == 0
+    assert not machine.processes()
+    assert machine.nothing_left()
+    assert shared_memory() <= before
+
+
+def test_signal_while_starting(machine, scripted, eventually):
+    """A signal before all serves stops what has been started."""
+    up = machine.up("--ephemeral", "--json", *scripted)
+    assert eventually(lambda: any("-m scheduler" in each for each in machine.processes().values()))
+
+    assert up.stop(signal.SIGINT) == 0
+    assert machine.nothing_left()
+
+
+def test_kill_ephemeral(machine, scripted):
+    """Kill -9 of an ephemeral run leaves neither a process nor a file."""
+    before = shared_memory()
+    up = machine.up("--ephemeral", "--json", *scripted).wait_ready()
+    assert len(machine.processes()) > 5
+
+    up.stop(signal.SIGKILL)
+
+    assert machine.nothing_left()
+    assert shared_memory() <= before
+
+
+def test_kill_with_command(machine, scripted, eventually):
+    """Kill -9 ends the command and what it has started, too."""
+    up = machine.up("--ephemeral", *scripted, "--exec", "sleep 300 & echo started; sleep 300")
+    assert up.process.stdout.readline() == "started\n"
+
+    up.stop(signal.SIGKILL)
+
+    assert machine.nothing_left()
+
+
+def test_kill_keeps_data(machine, scripted):
+    """After kill -9 the next start finds the same account and key, and the former one's data."""
+    up = machine.up("--json", "--port", "0", *scripted).wait_ready()
+    key = up.ready["api_key"]
+    up.stop(signal.SIGKILL)
+
+    again = machine.up("--json", "--port", "0", *scripted).wait_ready()
+
+    assert again.ready["api_key"] == key
+    with again.client() as client:
+        assert client.models.list().data
+    assert again.stop() == 0
+    assert machine.nothing_left()
+
+
+def test_kept_secrets_are_private(machine, scripted):
+    """What is kept between runs can be read by its owner only."""
+    up = machine.up("--json", "--port", "0", *scripted).wait_ready()
+    data = Path(up.ready["data"])
+    modes = {
+        name: (data / name).stat().st_mode & 0o777 for name in ("api-key", "pepper", "state.json")
+    }
+
+    assert up.stop() == 0
+    assert modes == dict.fromkeys(modes, 0o600)
+    assert not (data / "state.json").exists()
+
+
+def test_reset(machine, scripted):
+    """A reset forgets the former key."""
+    keys = []
+    for options in ((), ("--reset",)):
+        up = machine.up("--json", "--port", "0", *options, *scripted).wait_ready()
+        keys.append(up.ready["api_key"])
+        assert up.stop() == 0
+
+    assert keys[0] != keys[1]
+
+
+def test_already_running(machine, scripted):
+    """A second stack in the same folder says where the first one is; `fastrun down` stops it."""
+    up = machine.up("--json", "--port", "0", *scripted).wait_ready()
+
+    second = machine.run("up")
+
+    assert second.returncode == 1
+    pid = up.process.pid
+    assert second.stderr == f"fastrun: already running at {up.base_url}, pid {pid}\n"
+    assert machine.run("down").stdout == "stopped\n"
+    assert up.end() == 0
+
+
+def test_port_in_use(machine, scripted):
+    """A port that somebody has is named, and nothing is started."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = machine.run("up", *scripted, "--port", str(port))
+
+    assert done.returncode == 1
+    assert f"fastrun: port {port} is in use: choose another one with --port" in done.stderr
+    assert machine.nothing_left()
+
+
+def test_service_that_cannot_start(machine, scripted):
+    """A service that cannot start is named with its own reason, and nothing is left running."""
+    done = machine.run("up", "--ephemeral", *scripted, FASTRUN_SCHEDULER_GRACE="1")
+
+    assert done.returncode == 1
+    message = done.stderr.splitlines()[-1]
+    assert message.startswith("fastrun: scheduler could not start: ")
+    assert "FASTRUN_SCHEDULER_GRACE: unknown setting" in message
+    assert machine.nothing_left()
+
+
+def test_model_that_is_not_there(machine):
+    """A model that does not exist is named."""
+    done = machine.run("up", "--ephemeral", "--model", "mine=/nowhere/model.gguf")
+
+    assert done.returncode == 1
+    assert "there is no model at /nowhere/model.gguf" in done.stderr
+    assert machine.nothing_left()
+
+
+def test_odd_folder(machine, scripted):
+    """A data folder with blanks whose path is longer than a socket's may be works."""
+    data = machine.root / "a folder with blanks" / ("long" * 25)
+    data.parent.mkdir()
+    data.parent.chmod(0o711)
+    up = machine.up("--json", "--port", "0", "--data", str(data), *scripted).wait_ready()
+
+    assert up.ready["data"] == str(data)
+    assert up.stop() == 0
+
+
+def test_dead_service_is_started_again(machine, scripted, eventually):
+    """A service that dies is started again, and the stack answers again; the death is told."""
+    up = machine.up("--ephemeral", "--json", *scripted).wait_ready()
+    worker = next(pid for pid, name in machine.processes().items() if "-m gpu_worker" in name)
+    os.kill(worker, signal.SIGKILL)
+
+    assert eventually(lambda: any(each.state == "serving" for each in up.fleet().workers))
+    with up.client() as client:
+        answer = client.chat.completions.create(
+            model="scripted", messages=[{"role": "user", "content": "Hello"}], max_tokens=5
+        )
+    assert answer.usage.completion_tokens == 5
+    up.process.send_signal(signal.SIGTERM)
+    assert "worker ended with SIGKILL" in up.process.stderr.read()
+    assert up.end() == 0
+
+
+def test_edges_and_workers(machine, scripted):
+    """Several edges share one port, and several workers share the load."""
+    up = machine.up(
+        *("--ephemeral", "--json", "--edges", "2", "--workers", "2", *scripted)
+    ).wait_ready()
+    fleet = up.fleet()
+
+    assert (fleet.edges, len(fleet.workers)) == (2, 2)
+    with up.client() as client:
+        assert client.models.list().data
+    assert up.stop() == 0
+    assert machine.nothing_left()
+
+
+def test_past_a_proxy(machine, scripted):
+    """A proxy in the environment that nobody serves breaks nothing."""
+    proxy = "http://127.0.0.1:9"
+    command = "fastrun fleet --json"
+
+    done = machine.run(
+        *("up", "--ephemeral", *scripted, "--exec", command),
+        http_proxy=proxy,
+        https_proxy=proxy,
+        HTTP_PROXY=proxy,
+        ALL_PROXY=proxy,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["drift"] == 0
