@@ -1,0 +1,83 @@
+"""`fastrun bench`: tokens per second and time to the first token, as a client sees them."""
+
+import asyncio
+import os
+from typing import Annotated
+
+import typer
+
+from fastrun.bench.load import BenchError, Load, Target, measure
+from fastrun.cli.errors import CommandError
+from fastrun.cli.group import group
+from fastrun.cli.output import Json, print_columns, print_json
+
+app = group()
+
+PROMPTS = [
+    f"Tell me a long story about a {animal} and a {place}."
+    for animal in ("dog", "cat", "horse", "crow", "fox", "whale", "bee", "goat")
+    for place in ("river", "city", "forest", "ship")
+]
+
+
+@app.command()
+def bench(
+    concurrency: Annotated[
+        list[int] | None, typer.Option(min=1, help="Streams at once; may be repeated.")
+    ] = None,
+    tokens: Annotated[int, typer.Option(min=1, max=16384, help="Tokens per stream.")] = 64,
+    repeat: Annotated[int, typer.Option(min=1, help="How often; the best run counts.")] = 2,
+    base_url: Annotated[str, typer.Option(envvar="OPENAI_BASE_URL")] = "http://127.0.0.1:8000/v1",
+    api_key: Annotated[str, typer.Option(envvar="OPENAI_API_KEY", show_default=False)] = "",
+    model: Annotated[str, typer.Option(envvar="OPENAI_MODEL")] = "",
+    as_json: Json = False,
+) -> None:
+    """Measure concurrent streamed chats, by default 1, 8 and 32 at once."""
+    if not api_key or not model:
+        raise CommandError("set OPENAI_API_KEY and OPENAI_MODEL, or pass --api-key and --model")
+    target = Target(base_url.rstrip("/"), api_key, model)
+    levels = concurrency or [1, 8, 32]
+    try:
+        loads = asyncio.run(_measure(target, levels, tokens, repeat))
+    except (BenchError, OSError) as error:
+        raise CommandError(str(error)) from error
+    if as_json:
+        print_json([_fields(load) for load in loads])
+        return
+    one = loads[0].tokens_per_second
+    print_columns(
+        ("streams", "tokens", "tokens/s", "ratio", "ttft p50 ms", "ttft p99 ms", "cores"),
+        [
+            (
+                load.concurrency,
+                sum(stream.completion_tokens for stream in load.streams),
+                f"{load.tokens_per_second:.1f}",
+                f"{load.tokens_per_second / one:.2f}",
+                f"{load.first_token_ms(0.5):.0f}",
+                f"{load.first_token_ms(0.99):.0f}",
+                os.cpu_count(),
+            )
+            for load in loads
+        ],
+    )
+
+
+async def _measure(target: Target, levels: list[int], tokens: int, repeat: int) -> list[Load]:
+    await measure(target, 1, max_tokens=8, prompts=PROMPTS)  # warms caches on every side
+    best = []
+    for level in levels:
+        runs = [
+            await measure(target, level, max_tokens=tokens, prompts=PROMPTS) for _ in range(repeat)
+        ]
+        best.append(max(runs, key=lambda load: load.tokens_per_second))
+    return best
+
+
+def _fields(load: Load) -> dict[str, float]:
+    return {
+        "streams": load.concurrency,
+        "tokens_per_second": round(load.tokens_per_second, 1),
+        "ttft_p50_ms": round(load.first_token_ms(0.5), 1),
+        "ttft_p99_ms": round(load.first_token_ms(0.99), 1),
+        "wall_s": round(load.wall_s, 3),
+    }
