@@ -87,7 +87,7 @@ def _cpu(config: Config) -> tuple[Engine, Model]:
         )
     except ModelError as error:
         raise StartError(str(error)) from error
-    log.info("model_loading", model=prepared.name, phase="loading the model")
+    log.info("model_loading", model=prepared.name)
     engine = loading.load_cpu_engine(
         prepared,
         slots=config.slots,
@@ -129,11 +129,11 @@ class Phases:
     """Logs what a long preparation does, each phase and each quarter of it once."""
 
     def __init__(self) -> None:
-        self._last: tuple[str, int] | None = None
+        self._last: tuple[str, int | None] | None = None
 
     def __call__(self, phase: str, fraction: float | None) -> None:
         """Take what is being done, and how much of it is done."""
-        step = (phase, int((fraction or 0) * 4))
-        if step != self._last:
-            self._last = step
-            log.info("model_loading", phase=phase, percent=step[1] * 25)
+        percent = None if fraction is None else int(fraction * 4) * 25
+        if (phase, percent) != self._last:
+            self._last = (phase, percent)
+            log.info("model_preparing", phase=phase, percent=percent)

@@ -101,9 +101,9 @@ class Generation:
             self._task.cancel()
 
     def fail(self, error: EngineError) -> None:
-        """Tell the failure now, whatever the engine still does with the request."""
-        self._ending = True
+        """Tell the failure now, however long the engine still holds the request."""
         self._fail(ErrorReason.ERROR_REASON_ENGINE_FAILED, str(error), "engine_failed")
+        self.abort()
 
     async def run(self) -> Outcome:
         """Return when the last event is told and the engine holds nothing of the request."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import structlog
 
+from fastrun.service.lifecycle import StartError
 from fastrun.service.metrics import AdminServer
 from fastrun.service.rpc import RpcServer
 from fastrun.v1 import worker_pb2
@@ -67,6 +68,11 @@ class WorkerProcess:
 
     async def start(self) -> Mapping[str, int]:
         """Load the model, serve, and tell the schedulers."""
+        if not (self._config.standalone or self._config.scheduler_addresses):
+            raise StartError(
+                "a worker needs its schedulers: set FASTRUN_WORKER_SCHEDULER_ADDRESSES, "
+                "or FASTRUN_WORKER_STANDALONE=true to do without"
+            )
         admin_port = self._admin.start(*_host_and_port(self._config.admin_listen))
         engine, model = await self._load()
         self._engine = engine
@@ -169,9 +175,9 @@ class WorkerProcess:
         return self._problem if self._dead else None
 
     def _ready(self) -> str | None:
-        if self._problem is None and self._config.scheduler_addresses:
-            return None if self._registration.welcomed else "no scheduler has welcomed this worker"
-        return self._problem
+        if self._problem is not None or self._config.standalone:
+            return self._problem
+        return None if self._registration.welcomed else "no scheduler has welcomed this worker"
 
     def _info(self, engine: str, model: Model) -> GetInfoResponse:
         return GetInfoResponse(

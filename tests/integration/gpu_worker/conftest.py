@@ -161,11 +161,11 @@ class Edge:
         self._stream.close()
 
 
-def ask(text="hello", *, lease=b"", max_tokens=None, **fields):
+def ask(text="hello", *, lease=b"", max_tokens=None, model="scripted", **fields):
     """Return a request with one user message."""
     return GenerateRequest(
         request_id="request",
-        model="scripted",
+        model=model,
         lease=lease,
         messages=[ChatMessage(role=Role.ROLE_USER, content=text)],
         sampling=Sampling(max_tokens=max_tokens, temperature=0),

@@ -220,10 +220,19 @@ async def test_a_model_that_is_not_there_is_one_sentence(tmp_path):
     config = Config(
         listen="127.0.0.1:0",
         admin_listen="127.0.0.1:0",
+        standalone=True,
         model=f"mine={tmp_path / 'missing.gguf'}",
     )
     worker = WorkerProcess(config, partial(engines.load, config), leave=print)
     with pytest.raises(StartError, match=r"missing\.gguf"):
+        await worker.start()
+    await worker.stop()
+
+
+async def test_a_worker_without_schedulers_says_so():
+    """A worker that could never get a lease does not start."""
+    worker = WorkerProcess(Config(), partial(engines.load, Config()), leave=print)
+    with pytest.raises(StartError, match="FASTRUN_WORKER_SCHEDULER_ADDRESSES"):
         await worker.start()
     await worker.stop()
 

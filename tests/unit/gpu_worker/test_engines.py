@@ -1,0 +1,33 @@
+"""Engine and model as the settings say."""
+
+from functools import partial
+from unittest import mock
+
+from gpu_worker import engines
+from gpu_worker.config import Config
+from gpu_worker.engines import Phases
+
+
+async def test_the_scripted_engine_follows_the_settings():
+    """Name, window and slots come from the settings."""
+    config = Config(engine="scripted", model="pretend=anything", slots=3, scripted_context=512)
+    engine, model = await engines.load(config)
+    assert (engine.name, engine.slots, engine.context_length) == ("scripted", 3, 512)
+    assert (model.card.model, model.card.context_length) == ("pretend", 512)
+    await engine.close()
+
+
+def test_progress_is_logged_once_for_each_step():
+    """A phase that reports often says so in quarters."""
+    with mock.patch.object(engines, "log") as log:
+        phases = Phases()
+        for done in range(101):
+            phases("checking", done / 100)
+        phases("converting", None)
+        phases("converting", None)
+    said = [call.kwargs for call in log.info.call_args_list]
+    checking = partial(dict, phase="checking")
+    assert said == [
+        *[checking(percent=percent) for percent in (0, 25, 50, 75, 100)],
+        {"phase": "converting", "percent": None},
+    ]
