@@ -4,6 +4,7 @@ The standard library's server is enough here, and lets a GPU worker do without a
 It answers also when the event loop is stuck, which is just what /healthz is asked about.
 """
 
+import functools
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -35,7 +36,9 @@ class AdminServer:
         server = ThreadingHTTPServer((host, port), self._handler())
         server.daemon_threads = True
         self._server = server
-        threading.Thread(target=server.serve_forever, name="admin", daemon=True).start()
+        # close() waits for one poll at most.
+        serve = functools.partial(server.serve_forever, poll_interval=0.05)
+        threading.Thread(target=serve, name="admin", daemon=True).start()
         return int(server.server_address[1])
 
     def close(self) -> None:
