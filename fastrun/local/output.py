@@ -13,7 +13,8 @@ from fastrun.local.folder import State
 REPEAT_S = 10.0  # the same warning of a service is shown once in this time
 _SHOWN_LEVELS = ("warning", "error", "critical")
 _HIDDEN_FIELDS = ("event", "level", "logger", "service", "timestamp", "exception")
-PROGRESS_EVENT = "model_loading"
+# What a worker says while it makes a model ready: phase and percent, or neither at the last step.
+PROGRESS_EVENTS = ("model_preparing", "model_loading")
 
 
 class Output:
@@ -48,7 +49,7 @@ class Output:
     def line_of(self, service: str, line: str) -> None:
         """Take a line that a service has logged: JSON, or anything if it broke."""
         event = _event(line)
-        if event is not None and event.get("event") == PROGRESS_EVENT:
+        if event is not None and event.get("event") in PROGRESS_EVENTS:
             self._progress(event)
         elif self._verbose:
             self.say(f"{service}: {line if event is None else described(event)}")
@@ -71,7 +72,7 @@ class Output:
     def _progress(self, event: dict[str, Any]) -> None:
         if self._bar is None:
             self._bar = _Bar(self._stream, self._write)
-        self._bar.move(str(event.get("phase", "")), event.get("percent"))
+        self._bar.move(event.get("phase", "loading the model"), event.get("percent"))
 
     def _write(self, text: str) -> None:
         with suppress(OSError, ValueError):
@@ -120,10 +121,10 @@ def instructions(state: State, api_key: str, data: str, *, ephemeral: bool) -> s
         {"model": state.model, "messages": [{"role": "user", "content": "Say hello."}]}
     )
     curl = (
-        f"curl {state.base_url}/chat/completions \\\n"
-        f"    -H 'Authorization: Bearer {api_key}' \\\n"
-        f"    -H 'Content-Type: application/json' \\\n"
-        f"    -d {shlex.quote(body)}"
+        f"    curl {state.base_url}/chat/completions \\",
+        f"      -H 'Authorization: Bearer {api_key}' \\",
+        "      -H 'Content-Type: application/json' \\",
+        f"      -d {shlex.quote(body)}",
     )
     grpcurl = f"grpcurl -plaintext {state.scheduler_address} fastrun.v1.SchedulerService/ListModels"
     return "\n".join(
@@ -135,7 +136,7 @@ def instructions(state: State, api_key: str, data: str, *, ephemeral: bool) -> s
             f"  Data      {data}{' (removed at the end)' if ephemeral else ''}",
             "",
             "  Try it:",
-            f"    {curl}",
+            *curl,
             f"    {grpcurl}",
             "",
             "  Ctrl-C stops everything.",

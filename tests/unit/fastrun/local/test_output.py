@@ -73,10 +73,10 @@ def test_progress_without_a_terminal(stream):
     """Each phase of a long preparation is one line where no bar can be drawn."""
     output = Output(stream)
     for percent in (0, 25, 50):
-        output.line_of("worker", event(event="model_loading", phase="converting", percent=percent))
-    output.line_of("worker", event(event="model_loading", phase="loading"))
+        output.line_of("worker", event(event="model_preparing", phase="converting", percent=percent))
+    output.line_of("worker", event(event="model_loading", level="info"))
 
-    assert stream.getvalue() == "  converting ...\n  loading ...\n"
+    assert stream.getvalue() == "  converting ...\n  loading the model ...\n"
 
 
 def test_progress_at_a_terminal():
@@ -84,7 +84,7 @@ def test_progress_at_a_terminal():
     stream = io.StringIO()
     stream.isatty = lambda: True
     output = Output(stream)
-    output.line_of("worker", event(event="model_loading", phase="converting", percent=50))
+    output.line_of("worker", event(event="model_preparing", phase="converting", percent=50))
     output.say("done")
 
     assert "converting" in stream.getvalue()
