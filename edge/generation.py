@@ -136,7 +136,9 @@ class Generations:
                 raise AttemptError(
                     ServiceError(ErrorReason.ERROR_REASON_ENGINE_FAILED, "the worker was silent")
                 )
-            ended, _ = await asyncio.wait({attempt.ended}, timeout=left_s)
+            # The first delta changes the limit, so look again by then.
+            wake_s = min(left_s, self._times.silence_s)
+            ended, _ = await asyncio.wait({attempt.ended}, timeout=wake_s)
             if ended:
                 return attempt.ended.result()
 

@@ -94,7 +94,7 @@ class _Link:
 
     def _on_end(self, reason: str, lost: int) -> None:
         address, instance = self.key
-        log.warning(
+        log.info(
             "worker_link_ended", address=address, instance_id=instance, reason=reason, lost=lost
         )
         if not (self.normal.is_open or self.large.is_open):

@@ -1,0 +1,214 @@
+"""What the edge does when a worker refuses, fails, dies or falls silent."""
+
+import json
+
+import pytest
+
+from fastrun.v1.error_pb2 import ErrorReason
+from fastrun.v1.generation_pb2 import FinishReason
+
+CHAT = "/v1/chat/completions"
+
+
+def error_of(response, status):
+    assert response.status_code == status, response.text
+    return response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("reason", ["NO_SLOT", "LEASE_REFUSED", "DRAINING"])
+async def test_refused_lease_goes_to_the_head(start, body, reason):
+    """A worker's refusal leads to a new place at the head of the queue, and excludes nobody."""
+    async with start() as stack:
+        code = ErrorReason.Value(f"ERROR_REASON_{reason}")
+
+        def script(run):
+            if len(stack.worker.runs) <= 3:
+                run.fail(code)
+            else:
+                run.answer("fine")
+
+        stack.worker.script = script
+        response = await stack.client.post(CHAT, json=body())
+        assert response.status_code == 200
+        first, *others = stack.scheduler.acquires
+        assert not first.front
+        assert [each.front for each in others] == [True] * 3
+        assert [list(each.excluded_worker_ids) for each in others] == [[]] * 3
+        assert others[-1].waited_ms > 0
+
+
+async def test_refused_until_the_queue_deadline(start, body):
+    """Refusals end as 429 when the time in the queue is over."""
+    async with start(queue_timeout_s=0.3) as stack:
+        stack.worker.script = lambda run: run.fail(ErrorReason.ERROR_REASON_NO_SLOT)
+        response = await stack.client.post(CHAT, json=body())
+        assert error_of(response, 429) == "all backends for this model are at capacity"
+        assert int(response.headers["retry-after"]) >= 1
+        assert len(stack.scheduler.acquires) > 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_failure_goes_to_another_worker(start, body, stream):
+    """A failed generation is tried on a worker that has not failed it, and the client sees none."""
+    async with start(workers=3) as stack:
+        for worker in stack.workers[:2]:
+            worker.script = lambda run: run.fail(ErrorReason.ERROR_REASON_ENGINE_FAILED)
+        response = await stack.client.post(CHAT, json=body(stream=stream))
+        assert response.status_code == 200
+        assert "error" not in response.text
+        excluded = [list(each.excluded_worker_ids) for each in stack.scheduler.acquires]
+        assert excluded == [[], ["worker_0"], ["worker_0", "worker_1"]]
+
+
+async def test_at_most_two_other_workers(start, body):
+    """After three workers have failed it is a 502, and the fourth is not bothered."""
+    async with start(workers=4) as stack:
+        for worker in stack.workers:
+            worker.script = lambda run: run.fail(ErrorReason.ERROR_REASON_ENGINE_FAILED)
+        response = await stack.client.post(CHAT, json=body(stream=True))
+        assert error_of(response, 502) == "all backends refused the request"
+        assert int(response.headers["retry-after"]) >= 1
+        assert [len(worker.runs) for worker in stack.workers] == [1, 1, 1, 0]
+
+
+async def test_no_other_worker(start, body):
+    """When the only worker has failed, it is a 502 rather than a 503."""
+    async with start() as stack:
+        stack.worker.script = lambda run: run.fail(ErrorReason.ERROR_REASON_ENGINE_FAILED)
+        response = await stack.client.post(CHAT, json=body())
+        assert error_of(response, 502) == "all backends refused the request"
+
+
+async def test_death_is_survived_once(start, body, until):
+    """A request on which two workers died is not given to a third; their leases are lost."""
+    async with start(workers=3) as stack:
+        for worker in stack.workers:
+            worker.script = lambda run: run.worker.drop_attaches()
+        response = await stack.client.post(CHAT, json=body())
+        assert error_of(response, 502) == "all backends refused the request"
+        assert [len(worker.runs) for worker in stack.workers] == [1, 1, 0]
+        await until(lambda: stack.scheduler.losts == ["lease_1", "lease_2"])
+        assert stack.scheduler.releases == []
+
+
+async def test_unreachable_worker(start, body, until):
+    """A worker that takes no connection costs its lease nothing but a Release, and is no death."""
+    async with start(workers=3) as stack:
+        for worker in stack.workers[:2]:
+            worker.address = "127.0.0.1:1"
+        response = await stack.client.post(CHAT, json=body())
+        assert response.status_code == 200
+        assert stack.scheduler.losts == []
+        await until(lambda: stack.scheduler.releases == ["lease_1", "lease_2"])
+
+
+async def test_worker_comes_back(start, body):
+    """After its streams broke, the next grant opens new ones."""
+    async with start() as stack:
+        assert (await stack.client.post(CHAT, json=body())).status_code == 200
+        stack.worker.drop_attaches()
+        assert (await stack.client.post(CHAT, json=body())).status_code in (200, 502)
+        assert (await stack.client.post(CHAT, json=body())).status_code == 200
+
+
+async def test_silence_before_the_first_delta(start, body):
+    """A worker that says nothing is aborted and another one is tried."""
+    async with start(workers=2, first_delta_timeout_s=0.3) as stack:
+        stack.worker.script = lambda run: run.accept()
+        response = await stack.client.post(CHAT, json=body())
+        assert response.status_code == 200
+        assert stack.worker.runs[0].aborted.is_set()
+
+
+def last_event(text):
+    assert text.endswith("\n\n")
+    return json.loads(text.rstrip("\n").rpartition("data: ")[2])
+
+
+@pytest.mark.parametrize("how", ["fails", "dies", "is silent"])
+@pytest.mark.parametrize("writer", ["push", "response"])
+async def test_failure_in_mid_stream(start, body, how, writer):
+    """After the first delta a failure is one error event; then the stream ends, without [DONE]."""
+    async with start(workers=2, silence_timeout_s=0.3, stream_writer=writer) as stack:
+
+        def script(run):
+            run.accept()
+            run.delta("Once")
+            if how == "fails":
+                run.fail(ErrorReason.ERROR_REASON_ENGINE_FAILED)
+
+        stack.worker.script = script
+        path = stack.client.stream("POST", CHAT, json=body(stream=True))
+        async with path as response:
+            text = ""
+            async for piece in response.aiter_text():
+                text += piece
+                if "Once" in piece and how == "dies":
+                    stack.worker.drop_attaches()
+        assert response.status_code == 200
+        assert "[DONE]" not in text
+        assert '"finish_reason":"' not in text
+        assert last_event(text)["error"] == {
+            "message": "the backend failed before the answer was complete",
+            "type": "upstream_error",
+            "code": 502,
+        }
+        assert stack.workers[1].runs == []
+
+
+async def test_failure_of_a_begun_plain_reply(start, body):
+    """A plain reply has sent nothing, so a failure after the first delta is a real 502."""
+    async with start() as stack:
+
+        def script(run):
+            run.accept()
+            run.delta("Once")
+            run.fail(ErrorReason.ERROR_REASON_ENGINE_FAILED)
+
+        stack.worker.script = script
+        response = await stack.client.post(CHAT, json=body())
+        assert error_of(response, 502) == "the backend failed before the answer was complete"
+
+
+async def test_early_headers(start, body, until):
+    """A stream that is silent for long gets its status and role; what fails later is an event."""
+    async with start(workers=1, early_headers_s=0.1) as stack:
+        stack.worker.script = lambda run: run.accept()
+        async with stack.client.stream("POST", CHAT, json=body(stream=True)) as response:
+            assert response.status_code == 200
+            pieces = response.aiter_text()
+            assert '"role":"assistant"' in await anext(pieces)
+            stack.worker.runs[0].fail(ErrorReason.ERROR_REASON_ENGINE_FAILED)
+            rest = "".join([piece async for piece in pieces])
+        assert last_event(rest)["error"]["message"] == "all backends refused the request"
+        assert "[DONE]" not in rest
+
+
+async def test_early_headers_then_another_worker(start, body, until):
+    """After early headers a failure before the first delta is still tried elsewhere."""
+    async with start(workers=2, early_headers_s=0.1) as stack:
+        stack.worker.script = lambda run: run.accept()
+        async with stack.client.stream("POST", CHAT, json=body(stream=True)) as response:
+            pieces = response.aiter_text()
+            first = await anext(pieces)
+            stack.worker.runs[0].fail(ErrorReason.ERROR_REASON_ENGINE_FAILED)
+            text = first + "".join([piece async for piece in pieces])
+        assert text.count('"role"') == 1
+        assert text.endswith("data: [DONE]\n\n")
+        assert "Hello" in text
+
+
+async def test_whole_request_timeout(start, body):
+    """A request that goes on for too long ends in an error and is aborted."""
+    async with start(request_timeout_s=0.3) as stack:
+        stack.worker.script = lambda run: run.accept()
+        response = await stack.client.post(CHAT, json=body())
+        assert error_of(response, 502) == "the request took longer than it may"
+        await stack.worker.runs[0].aborted.wait()
+
+
+async def test_worker_gives_up(start, body):
+    """A worker that ends a request as aborted, unasked, has failed it."""
+    async with start(workers=2) as stack:
+        stack.worker.script = lambda run: run.finish(FinishReason.FINISH_REASON_ABORTED)
+        assert (await stack.client.post(CHAT, json=body())).status_code == 200

@@ -1,0 +1,186 @@
+"""The edge's sessions with schedulers: who is obeyed, what is asked again, and what is told."""
+
+import asyncio
+
+import pytest
+
+from fastrun.v1.scheduler_pb2 import ModelList
+
+CHAT = "/v1/chat/completions"
+
+
+async def test_hello(start, until):
+    """The first item names this edge process, the leases it holds and the highest term it saw."""
+    async with start() as stack:
+        first = stack.scheduler.hellos[0]
+        assert first.edge_id
+        assert list(first.lease_ids) == []
+        stack.scheduler.drop_sessions()
+        await until(lambda: len(stack.scheduler.hellos) == 2)
+        assert stack.scheduler.hellos[1].edge_id == first.edge_id
+        assert stack.scheduler.hellos[1].term == 1
+
+
+async def test_held_leases_are_in_the_hello(start, body, until):
+    """A session that comes back names the lease of what runs, and that runs on unharmed."""
+    async with start() as stack:
+        stack.worker.script = lambda run: run.accept()
+        asking = asyncio.create_task(stack.client.post(CHAT, json=body()))
+        await until(lambda: stack.worker.runs)
+        stack.scheduler.drop_sessions()
+        await until(lambda: len(stack.scheduler.hellos) == 2)
+        assert list(stack.scheduler.hellos[1].lease_ids) == ["lease_1"]
+        stack.worker.runs[0].answer("fine")
+        assert (await asking).status_code == 200
+        assert stack.edge._scheduler._held == set()
+
+
+async def test_waiting_is_asked_again(start, body, until):
+    """What waits when a session breaks is asked again, with the time it has waited."""
+    async with start() as stack:
+        stack.scheduler.on_acquire = stack.scheduler.queue
+        asking = asyncio.create_task(stack.client.post(CHAT, json=body()))
+        await until(lambda: len(stack.scheduler.acquires) == 1)
+        stack.scheduler.drop_sessions()
+        stack.scheduler.on_acquire = stack.scheduler.grant
+        assert (await asking).status_code == 200
+        first, again = stack.scheduler.acquires
+        assert first.request_id == again.request_id
+        assert again.waited_ms > first.waited_ms
+
+
+async def test_no_scheduler(start, body, until):
+    """Without a scheduler requests wait a little and are then refused, and readyz says why."""
+    async with start(scheduler_timeout_s=0.2) as stack:
+        stack.edge._scheduler._sessions[0]._hello = None  # no session can be opened any more
+        stack.scheduler.drop_sessions()
+        await until(lambda: not stack.edge._scheduler.connected)
+        for response in (
+            await stack.client.post(CHAT, json=body()),
+            await stack.client.get("/v1/models"),
+        ):
+            assert response.status_code == 503
+            message = response.json()["error"]["message"]
+            assert message == "no scheduler can be reached right now"
+            assert int(response.headers["retry-after"]) >= 1
+        response = await stack.client.get("/readyz")
+        assert response.status_code == 503
+        assert "no scheduler is connected" in response.text
+
+
+async def test_highest_term_is_obeyed(start, body, until):
+    """Of two schedulers only the one with the highest term is asked; when it goes, the other."""
+    async with start(schedulers=2) as stack:
+        leader, other = stack.schedulers
+        await until(lambda: other.hellos)
+        assert (await stack.client.post(CHAT, json=body())).status_code == 200
+        assert (len(leader.acquires), len(other.acquires)) == (1, 0)
+        leader.on_acquire = leader.queue
+        asking = asyncio.create_task(stack.client.post(CHAT, json=body()))
+        await until(lambda: len(leader.acquires) == 2)
+        other.term = leader.term + 1
+        other.welcome()
+        assert (await asking).status_code == 200
+        assert len(other.acquires) == 1
+        leader.grant(leader.acquires[-1])
+        await until(lambda: leader.releases)
+        assert len(stack.worker.runs) == 2
+
+
+async def test_scheduler_that_answers_nothing(start, body, until):
+    """A scheduler that forgets a request costs it its time in the queue and no more."""
+    async with start(queue_timeout_s=0) as stack:
+        stack.scheduler.on_acquire = stack.scheduler.queue
+        response = await stack.client.post(CHAT, json=body())
+        assert response.status_code == 429
+        await until(lambda: stack.scheduler.cancels)
+        assert stack.scheduler.cancels == [stack.scheduler.acquires[0].request_id]
+
+
+async def test_acquire_holds_what_the_request_needs(start, body):
+    """The scheduler is told who asks for which model, and how long it may wait."""
+    async with start(queue_timeout_s=7) as stack:
+        await stack.client.post(CHAT, json=body())
+        acquire = stack.scheduler.acquires[0]
+        assert acquire.account_id == "acc_1"
+        assert acquire.model == "test/model"
+        assert acquire.queue_timeout_ms == 7000
+        assert acquire.waited_ms == 0
+        assert not acquire.front
+
+
+async def test_model_list_is_replaced(start, until):
+    """What can serve is what the scheduler last said."""
+    async with start() as stack:
+        response = await stack.client.get("/v1/models")
+        assert response.json() == {
+            "object": "list",
+            "data": [
+                {
+                    "id": "test/model",
+                    "object": "model",
+                    "created": 1,
+                    "owned_by": "fastrun",
+                    "context_length": 1000,
+                }
+            ],
+        }
+        one = await stack.client.get("/v1/models/test/model")
+        assert one.json() == response.json()["data"][0]
+        assert (await stack.client.get("/v1/models/other")).status_code == 404
+        head = await stack.client.head("/v1/models")
+        assert (head.status_code, head.content) == (200, b"")
+        stack.scheduler.send(models=ModelList(complete=True))
+        await until(lambda: stack.edge._scheduler.catalogue.card("test/model") is None)
+        assert (await stack.client.get("/v1/models")).json()["data"] == []
+
+
+@pytest.mark.parametrize("size", [10, 400_000])
+async def test_worker_gets_the_whole_request(start, body, size, until):
+    """Sampling, stop, salt, lease and text reach the worker; large requests on a second stream."""
+    async with start(schedulers=1) as stack:
+        stack.scheduler.models.models[0].card.context_length = 1_000_000
+        stack.scheduler.welcome()
+        card = stack.edge._scheduler.catalogue.card
+        await until(lambda: card("test/model").context_length == 1_000_000)
+        messages = [
+            {"role": "developer", "content": "Be brief."},
+            {"role": "user", "content": [{"type": "text", "text": "a" * size}]},
+            {"role": "assistant", "content": None},
+        ]
+        fields = {
+            "max_completion_tokens": 5,
+            "max_tokens": 7,
+            "temperature": 0,
+            "top_p": 0.5,
+            "top_k": 3.0,
+            "min_p": 0.1,
+            "frequency_penalty": -1,
+            "presence_penalty": 1.5,
+            "repetition_penalty": 1.1,
+            "seed": 42,
+            "stop": "END",
+        }
+        small = await stack.client.post(CHAT, json=body())
+        response = await stack.client.post(CHAT, json=body(messages=messages, **fields))
+        assert (small.status_code, response.status_code) == (200, 200)
+        request = stack.worker.runs[-1].request
+        assert request.lease == b"signed lease_2"
+        assert request.cache_salt == "salt_1"
+        assert [(each.role, len(each.content)) for each in request.messages] == [
+            (1, 9),
+            (2, size),
+            (3, 0),
+        ]
+        assert not request.messages[2].HasField("content")
+        assert list(request.stop) == ["END"]
+        sampling = request.sampling
+        assert (sampling.max_tokens, sampling.top_k, sampling.seed) == (5, 3, 42)
+        assert sampling.HasField("temperature")
+        assert (sampling.temperature, sampling.top_p, sampling.min_p) == (0, 0.5, 0.1)
+        assert (sampling.frequency_penalty, sampling.presence_penalty) == (-1, 1.5)
+        assert sampling.repetition_penalty == 1.1
+        first = stack.worker.runs[0].request.sampling
+        assert first.HasField("seed")
+        assert not first.HasField("temperature")
+        assert len(stack.worker.attaches) == (2 if size > 256 << 10 else 1)

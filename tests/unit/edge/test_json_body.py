@@ -1,0 +1,91 @@
+"""From bytes to one JSON object."""
+
+import json
+
+import pytest
+
+from edge.errors import Refusal
+from edge.json_body import nested_deeper, parse_object
+
+
+def parse(body):
+    return parse_object(body, depth_limit=10)
+
+
+def refused(body):
+    with pytest.raises(Refusal) as caught:
+        parse(body)
+    assert caught.value.status == 400
+    return caught.value.message
+
+
+def test_objects():
+    """Space around, a byte order mark, escapes and double keys are fine; the last key counts."""
+    assert parse(b' \r\n{"a": 1}\n ') == {"a": 1}
+    assert parse(b'\xef\xbb\xbf{"a": 1}') == {"a": 1}
+    assert parse(b'{"\\u0061": "\\ud83d\\ude00"}') == {"a": "😀"}
+    assert parse(b'{"a": 1, "a": 2}') == {"a": 2}
+
+
+@pytest.mark.parametrize("body", [b"", b"  \n", b"\xef\xbb\xbf"])
+def test_empty(body):
+    """An empty body is told apart from a broken one."""
+    assert refused(body) == "the body is empty: send a JSON object"
+
+
+@pytest.mark.parametrize("body", [b"[]", b"null", b"1", b'"a"', b"true"])
+def test_not_an_object(body):
+    """Any other JSON value is refused."""
+    assert refused(body) == "the body must be a JSON object"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"hello",
+        b"{",
+        b'{"a": 1,}',
+        b"{'a': 1}",
+        b'{"a": NaN}',
+        b'{"a": Infinity}',
+        b'{"a": 1e999}',
+        b'{"a": "\\ud800"}',
+        b'{"a": "\\udc00"}',
+        b'{"a": "\xff"}',
+        b'{"a": "\xed\xa0\x80"}',
+        b'{"a": "x\ny"}',
+        b'{"a": 1} x',
+        b'{/* c */"a": 1}',
+        b"{\x00}",
+        '{"a": 1}'.encode("utf-16"),
+    ],
+)
+def test_not_json(body):
+    """What RFC 8259 forbids is refused, and nothing of it is repeated."""
+    message = refused(body)
+    assert message.startswith("the body is not valid JSON: ")
+    assert "hello" not in message
+
+
+@pytest.mark.parametrize("depth", [1, 9, 10, 11, 12, 100, 50_000])
+@pytest.mark.parametrize(("left", "right"), [("[", "]"), ('{"a":', "}")])
+def test_depth(depth, left, right):
+    """Nesting counts from the outermost object, and over the limit it is refused."""
+    body = ('{"x":' + left * (depth - 1) + "1" + right * (depth - 1) + "}").encode()
+    assert nested_deeper(body, 10) == (depth > 10)
+    if depth > 10:
+        assert refused(body) == "the body is nested deeper than 10 levels"
+    else:
+        parse(body)
+
+
+def test_brackets_in_strings_do_not_nest():
+    """Only brackets outside of strings count, whatever is escaped in them."""
+    text = '[{"' * 50 + "\\" + '"' + "[" * 50
+    assert not nested_deeper(json.dumps({"a": text, "b": [text]}).encode(), 10)
+    assert nested_deeper(json.dumps({"a": [[[[[[[[[[text]]]]]]]]]]}).encode(), 10)
+
+
+def test_many_but_shallow():
+    """Ten thousand messages are not deep."""
+    parse(json.dumps({"messages": [{"role": "user", "content": "[[[["}] * 10_000}).encode())
