@@ -21,7 +21,17 @@ from scheduler.sessions import Sessions
 from scheduler.view import drift
 
 MODEL = "tiny"
-PATIENCE_S = 10.0
+EVERYDAY = ["acquire", "acquire", "write_start", "write_start", "finish", "release", "cancel"]
+EVERYDAY += ["heartbeat", "repeat_acquire", "reconnect", "reconnect", "notice_break", "wait"]
+TROUBLE = [
+    "break_wire",
+    "stay_away",
+    "break_attach",
+    "crash_edge",
+    "crash_worker",
+    "restart_scheduler",
+    "wait",
+]
 
 
 class Wire:
@@ -54,7 +64,9 @@ class SimWorker:
         self.used = set()
         self.voided = set()
         self.wire = None
-        # A lease of a former scheduler was accepted while the Hello to this one was under way.
+        # The late Hello of a dead process has replaced this one, and so ended its leases.
+        self.displaced = False
+        # A lease that the scheduler could not know was accepted after the Hello to it was written.
         self.raced = False
 
     def hello(self):
@@ -170,6 +182,7 @@ class SimEdge:
             instance_id=granted.instance_id,
             patience=patience,
             edge=self,
+            granted_by=self.wire.sessions,
             attached=True,
             started=False,
         )
@@ -226,15 +239,16 @@ class World(RuleBasedStateMachine):
             Config(queue_per_slot=1), now=self.now, chance=chance, recorder=recorder
         )
 
-    @rule()
-    def restart_scheduler(self):
+    def restart_scheduler(self, _data):
         for peer in (*self.workers, *self.edges):
             peer.wire = None
         self.wires = []
         self.start_scheduler()
 
-    @rule(seconds=st.sampled_from([0.1, 1.0, 3.0, 6.0, 11.0]))
-    def wait(self, seconds):
+    def wait(self, data):
+        self.pass_time(data.draw(st.sampled_from([0.1, 1.0, 3.0, 6.0, 11.0])))
+
+    def pass_time(self, seconds):
         until = self.now + seconds
         while (due := self.sessions.next_due()) is not None and due <= until:
             self.now = max(self.now, due)
@@ -254,19 +268,18 @@ class World(RuleBasedStateMachine):
             for request_id in peer.waiting:
                 peer.ask(request_id)
 
-    @rule(data=st.data())
     def reconnect(self, data):
-        self.connect(data.draw(st.sampled_from([*self.workers, *self.edges])))
+        if away := [peer for peer in (*self.workers, *self.edges) if peer.wire is None]:
+            self.connect(data.draw(st.sampled_from(away)))
 
-    @rule(data=st.data(), keep=st.booleans())
-    def break_wire(self, data, keep):
+    def break_wire(self, data):
         """The peer's end breaks; what is under way to the scheduler is lost or arrives yet."""
         if not (wires := [wire for wire in self.wires if wire.peer.wire is wire]):
             return
         wire = data.draw(st.sampled_from(wires))
         wire.peer.wire = None
         wire.down.clear()
-        if not keep:
+        if data.draw(st.booleans()):
             wire.up.clear()
 
     def notice(self, wire):
@@ -279,10 +292,16 @@ class World(RuleBasedStateMachine):
         else:
             self.sessions.worker_left(wire, self.now)
 
-    @rule(data=st.data())
     def notice_break(self, data):
         if broken := [w for w in self.wires if w.closed or w.peer.wire is not w]:
             self.notice(data.draw(st.sampled_from(broken)))
+
+    def stay_away(self, data):
+        """A peer loses its session for longer than it takes to count as gone."""
+        if connected := [peer for peer in (*self.workers, *self.edges) if peer.wire]:
+            wire = data.draw(st.sampled_from(connected)).wire
+            self.notice(wire)
+            self.pass_time(6.0)
 
     def deliver_up(self, wire):
         item = wire.up.popleft()
@@ -293,19 +312,27 @@ class World(RuleBasedStateMachine):
                 self.sessions.worker_said(wire, item, self.now)
             except FencedError:
                 wire.close()
+            for worker in self.workers:
+                same = worker.worker_id == wire.peer.worker_id
+                worker.displaced |= same and worker is not wire.peer
 
-    @rule(data=st.data(), count=st.integers(1, 5))
-    def deliver(self, data, count):
-        for _ in range(count):
-            ways = [wire for wire in self.wires if wire.up]
+    def traffic(self, data):
+        """Some of what is under way arrives, in any order between streams: nothing, or all."""
+        for _ in range(data.draw(st.sampled_from([0, 1, 3, 10, 30]))):
+            ways = [wire.up for wire in self.wires if wire.up]
             ways += [wire.down for wire in self.wires if wire.down and wire.peer.wire is wire]
+            ways += [edge.starting for edge in self.edges if edge.starting]
             if not ways:
                 return
-            way = data.draw(st.sampled_from(ways))
-            if isinstance(way, Wire):
-                self.deliver_up(way)
-            else:
-                next(w for w in self.wires if w.down is way).peer.hear(way.popleft())
+            self.arrive(data.draw(st.sampled_from(ways)), data)
+
+    def arrive(self, way, data):
+        if edge := next((each for each in self.edges if each.starting is way), None):
+            self.start(edge, again=data.draw(st.booleans()))
+        elif wire := next((each for each in self.wires if each.up is way), None):
+            self.deliver_up(wire)
+        else:
+            next(each for each in self.wires if each.down is way).peer.hear(way.popleft())
 
     # Workers
 
@@ -319,19 +346,16 @@ class World(RuleBasedStateMachine):
             self.connect(self.edges[-1])
         self.settle_wires()
 
-    @rule(data=st.data())
     def heartbeat(self, data):
         worker = data.draw(st.sampled_from(self.workers))
         worker.say(heartbeat={"running_lease_ids": list(worker.running)})
 
-    @rule(data=st.data())
     def finish(self, data):
         running = [(w, lease_id) for w in self.workers for lease_id in w.running]
         if running:
             worker, lease_id = data.draw(st.sampled_from(running))
             worker.finish(lease_id)
 
-    @rule(data=st.data())
     def crash_worker(self, data):
         old = data.draw(st.sampled_from(self.workers))
         for edge in self.edges:
@@ -343,21 +367,19 @@ class World(RuleBasedStateMachine):
 
     # Edges
 
-    @rule(data=st.data(), patience=st.sampled_from([0, 2_000, 20_000]))
-    def acquire(self, data, patience):
+    def acquire(self, data):
+        patience = data.draw(st.sampled_from([0, 2_000, 20_000]))
         edge = data.draw(st.sampled_from(self.edges))
         request_id = f"r{next(self.numbers)}"
         self.outcomes[request_id] = None
         edge.waiting[request_id] = patience
         edge.ask(request_id)
 
-    @rule(data=st.data())
     def repeat_acquire(self, data):
         if waiting := [(edge, each) for edge in self.edges for each in edge.waiting]:
             edge, request_id = data.draw(st.sampled_from(waiting))
             edge.ask(request_id)
 
-    @rule(data=st.data())
     def cancel(self, data):
         if waiting := [(edge, each) for edge in self.edges for each in edge.waiting]:
             edge, request_id = data.draw(st.sampled_from(waiting))
@@ -366,31 +388,24 @@ class World(RuleBasedStateMachine):
     def unstarted(self):
         return [each for e in self.edges for each in e.leases.values() if not each.started]
 
-    @rule(data=st.data(), twice=st.booleans())
-    def release(self, data, twice):
+    def release(self, data):
         if unstarted := self.unstarted():
             lease = data.draw(st.sampled_from(unstarted))
             self.give_back(lease)
-            if twice:
+            if data.draw(st.booleans()):
                 lease.edge.say(release={"lease_id": lease.lease_id})
 
     def give_back(self, lease):
         del lease.edge.leases[lease.lease_id]
         lease.edge.say(release={"lease_id": lease.lease_id})
 
-    @rule(data=st.data())
     def write_start(self, data):
         if unstarted := self.unstarted():
             lease = data.draw(st.sampled_from(unstarted))
             lease.started = True
             lease.edge.starting.append(lease)
 
-    @rule(data=st.data(), again=st.booleans())
-    def start_arrives(self, data, again):
-        if edges := [edge for edge in self.edges if edge.starting]:
-            self.arrive(data.draw(st.sampled_from(edges)), again=again)
-
-    def arrive(self, edge, *, again):
+    def start(self, edge, *, again):
         lease = edge.starting.popleft()
         worker = next((w for w in self.workers if w.instance_id == lease.instance_id), None)
         if worker is None:
@@ -398,13 +413,13 @@ class World(RuleBasedStateMachine):
             return
         booked = self.sessions.admission.leases.get(lease.lease_id)
         verdict = worker.start(lease)
-        if verdict is None and booked is None and worker.wire is not None:
+        foreign = lease.granted_by is not self.sessions or worker.displaced
+        if verdict is None and booked is None and worker.wire is not None and foreign:
             worker.raced = True
         assert verdict != "full" or worker.raced, "a slot was granted twice"
         if verdict:
             edge.refused(lease, again=again)
 
-    @rule(data=st.data())
     def break_attach(self, data):
         edge = data.draw(st.sampled_from(self.edges))
         self.lose(edge, data.draw(st.sampled_from(self.workers)))
@@ -422,7 +437,6 @@ class World(RuleBasedStateMachine):
                 lease.attached = False
                 worker.finish(lease_id)
 
-    @rule(data=st.data())
     def crash_edge(self, data):
         old = data.draw(st.sampled_from(self.edges))
         for worker in self.workers:
@@ -431,6 +445,19 @@ class World(RuleBasedStateMachine):
             self.outcomes[request_id] = "crashed"
         old.wire = None
         self.edges[self.edges.index(old)] = SimEdge(f"e{next(self.numbers)}", self.outcomes)
+
+    # What happens
+
+    @rule(data=st.data(), events=st.lists(st.sampled_from(EVERYDAY), min_size=1, max_size=6))
+    def work(self, data, events):
+        for event in events:
+            getattr(self, event)(data)
+            self.traffic(data)
+
+    @rule(data=st.data(), event=st.sampled_from(TROUBLE))
+    def fail(self, data, event):
+        getattr(self, event)(data)
+        self.traffic(data)
 
     # What must hold
 
@@ -474,7 +501,7 @@ class World(RuleBasedStateMachine):
             self.settle_wires()
             for edge in self.edges:
                 while edge.starting:
-                    self.arrive(edge, again=False)
+                    self.start(edge, again=False)
             for worker in self.workers:
                 for lease_id in list(worker.running):
                     worker.finish(lease_id)
@@ -483,18 +510,24 @@ class World(RuleBasedStateMachine):
             for worker in self.workers:
                 worker.say(heartbeat={"running_lease_ids": list(worker.running)})
             self.settle_wires()
-            self.wait(30.0)
+            self.pass_time(30.0)
         self.settle_wires()
         admission = self.sessions.admission
         assert not [each for each, outcome in self.outcomes.items() if outcome is None]
         assert not len(admission.queue)
         assert not len(admission.leases), "a slot was lost"
+        for worker in self.workers:
+            known = self.sessions.fleet.instance(worker.instance_id)
+            assert known.link is worker.wire, "a session was torn down with its predecessor"
+            assert not known.gone
+        for edge in self.edges:
+            assert self.sessions.edges.get(edge.edge_id).link is edge.wire
         assert drift(self.sessions.fleet, admission.leases, after_s=5.0, now=self.now) == 0
 
 
 World.TestCase.settings = settings(
-    max_examples=60,
-    stateful_step_count=50,
+    max_examples=150,
+    stateful_step_count=15,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
