@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 
+import msgspec
 import pytest
 
 from gpu_worker.dialect.tokenizer import JsonTokenizer
 from gpu_worker.engine.cpu.engine import CpuEngine
+from gpu_worker.engine.cpu.errors import ModelError
 from gpu_worker.engine.cpu.loading import load_cpu_engine
 from gpu_worker.engine.cpu.network import PagedNetwork
 from gpu_worker.engine.cpu.preparation import PreparedModel
@@ -146,6 +148,15 @@ async def test_small_cache_bounds_the_context(load, prompt):
     """What cannot fit into the KV cache is not promised."""
     engine = load(kv_cache_bytes=1)
     assert (engine.stats().kv_blocks_total, engine.context_length) == (1, 32)
+
+
+def test_graph_that_is_no_language_model(tiny: PreparedModel, tmp_path):
+    """A graph that cannot be loaded is refused in one sentence that names the model."""
+    (tmp_path / "openvino_model.xml").write_text("<net></net>")
+    (tmp_path / "openvino_model.bin").touch()
+    broken = msgspec.structs.replace(tiny, ir=tmp_path / "openvino_model.xml")
+    with pytest.raises(ModelError, match="^model 'tiny' cannot be loaded: .+$"):
+        load_cpu_engine(broken)
 
 
 def test_paged_attention_can_be_built(tiny: PreparedModel):

@@ -54,13 +54,17 @@ def main(gguf: Path) -> None:
     """Convert in this process."""
     threading.Thread(target=_die_with_parent, daemon=True).start()
     import_openvino()
-    import openvino_genai  # noqa: PLC0415 - after import_openvino, which keeps it off the network
+    # After import_openvino, which keeps it off the network; numpy is not for those who only ask.
+    import openvino_genai  # noqa: PLC0415
+
+    from gpu_worker.engine.cpu.zero_points import restore_zero_points  # noqa: PLC0415
 
     try:
         openvino_genai.LLMPipeline(str(gguf), NO_DEVICE, enable_save_ov_model=True)
     except RuntimeError:
         if not (gguf.parent / RESULT).is_file():
             openvino_genai.LLMPipeline(str(gguf), "CPU", enable_save_ov_model=True)
+    restore_zero_points(gguf.parent / RESULT, gguf)
 
 
 def _die_with_parent() -> None:

@@ -1,6 +1,7 @@
 """Puts the CPU engine together from a prepared model."""
 
 from gpu_worker.engine.cpu.engine import TOKENS_PER_STEP, CpuEngine
+from gpu_worker.engine.cpu.errors import ModelError
 from gpu_worker.engine.cpu.network import PagedNetwork, Precision
 from gpu_worker.engine.cpu.preparation import PreparedModel
 
@@ -29,8 +30,15 @@ def load_cpu_engine(
             engine's context_length shrinks to it.
         threads: for the network; None for one per core that this process may use.
         tokens_per_step: how many tokens one step computes at most.
+
+    Raises:
+        ModelError: it is not a model that paged attention can be built into.
     """
-    network = PagedNetwork(model.ir, precision=precision, threads=threads)
+    try:
+        network = PagedNetwork(model.ir, precision=precision, threads=threads)
+    except Exception as error:  # OpenVINO raises several kinds
+        reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
+        raise ModelError(f"model {model.name!r} cannot be loaded: {reason[0]}") from error
     usable = slots * -(-model.context_length // network.block_size)
     blocks = max(1, min(usable, kv_cache_bytes // network.block_bytes))
     network.allocate(blocks)

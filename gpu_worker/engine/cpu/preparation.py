@@ -10,13 +10,13 @@ from gpu_worker.dialect.gguf_tokenizer import tokenizer_json
 from gpu_worker.dialect.tokenizer import JsonTokenizer, TokenizerError
 from gpu_worker.engine.cpu import conversion
 from gpu_worker.engine.cpu.errors import ModelError
-from gpu_worker.engine.cpu.gguf import read_metadata
+from gpu_worker.engine.cpu.gguf import read_gguf
 from gpu_worker.engine.cpu.model_cache import ModelCache, Progress, file_sha256, user_cache
 from gpu_worker.engine.cpu.model_facts import ModelFacts, folder_facts, gguf_facts
 from gpu_worker.engine.cpu.model_source import ModelSource
 
 # Raised whenever the same file would be converted to something else.
-CONVERTER = "1"
+CONVERTER = "2"
 TOKENIZER = "tokenizer.json"
 FACTS = "facts.json"
 
@@ -72,7 +72,7 @@ def _prepare_gguf(source: ModelSource, cache: ModelCache, progress: Progress) ->
 def _convert(gguf: Path, folder: Path, progress: Progress) -> None:
     """Write a cache entry."""
     progress("reading the model's vocabulary", None)
-    metadata = read_metadata(gguf)
+    metadata = read_gguf(gguf).metadata
     text = tokenizer_json(metadata)
     facts = gguf_facts(metadata, JsonTokenizer(text), created=int(gguf.stat().st_mtime))
     needed, free = gguf.stat().st_size, shutil.disk_usage(folder).free
@@ -101,4 +101,4 @@ def converter_version() -> str:
     try:
         return f"{CONVERTER}-{version('openvino-genai')}"
     except PackageNotFoundError as error:
-        raise ModelError("the CPU engine is missing: pip install 'fastrun[local]'") from error
+        raise ModelError("the CPU engine is missing: pip install 'fastrun[cpu]'") from error

@@ -6,7 +6,7 @@ import pytest
 
 from gpu_worker.dialect.gguf_tokenizer import tokenizer_json
 from gpu_worker.dialect.tokenizer import BYTE_OF, JsonTokenizer, TokenizerError
-from gpu_worker.engine.cpu.gguf import read_metadata
+from gpu_worker.engine.cpu.gguf import read_gguf
 
 TINY = Path(__file__).parents[3] / "models/tiny"
 SAMPLE = "Hello wörld, it's 2026!\n\n  def f(x):\tpass\r\n<|im_end|> こんにちは 👋🏽 ½ ٣٤"
@@ -40,7 +40,7 @@ def pieces(pre, text):
 
 def test_equals_the_original():
     """The tiny model's tokenizer comes out of its GGUF file as it went in."""
-    rebuilt = JsonTokenizer(tokenizer_json(read_metadata(TINY / "tiny.gguf")))
+    rebuilt = JsonTokenizer(tokenizer_json(read_gguf(TINY / "tiny.gguf").metadata))
     original = JsonTokenizer.from_file(TINY / "tokenizer.json")
     for special in (True, False):
         assert rebuilt.encode(SAMPLE, special=special) == original.encode(SAMPLE, special=special)

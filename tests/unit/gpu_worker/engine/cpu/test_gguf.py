@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpu_worker.engine.cpu.errors import ModelError
-from gpu_worker.engine.cpu.gguf import read_metadata
+from gpu_worker.engine.cpu.gguf import read_gguf
 
 TINY = Path(__file__).parents[4] / "models/tiny/tiny.gguf"
 
@@ -34,7 +34,7 @@ def test_reads_every_kind_of_value(tmp_path):
             string("texts") + struct.pack("<IIQ", 9, 8, 2) + string("a") + string("b"),
         )
     )
-    assert read_metadata(path) == {
+    assert read_gguf(path).metadata == {
         "int": -7,
         "float": 0.5,
         "bool": True,
@@ -46,10 +46,17 @@ def test_reads_every_kind_of_value(tmp_path):
 
 def test_reads_the_tiny_model():
     """The model of the tests is read as the gguf package wrote it."""
-    metadata = read_metadata(TINY)
+    metadata, tensors = read_gguf(TINY)
     assert metadata["general.architecture"] == "llama"
     assert metadata["llama.context_length"] == 4096
     assert len(metadata["tokenizer.ggml.tokens"]) == 1024
+    embedding = tensors[0]
+    assert (embedding.name, embedding.shape, embedding.kind) == (
+        "token_embd.weight",
+        (1024, 192),
+        1,
+    )
+    assert max(tensor.end for tensor in tensors) <= TINY.stat().st_size
 
 
 @pytest.mark.parametrize(
@@ -69,13 +76,13 @@ def test_refuses_what_is_no_gguf_file(tmp_path, content, message):
     path = tmp_path / "model.gguf"
     path.write_bytes(content)
     with pytest.raises(ModelError, match=message):
-        read_metadata(path)
+        read_gguf(path)
 
 
 def test_refuses_a_missing_file(tmp_path):
     """A file that is not there is named."""
     with pytest.raises(ModelError, match="No such file"):
-        read_metadata(tmp_path / "model.gguf")
+        read_gguf(tmp_path / "model.gguf")
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -89,4 +96,4 @@ def test_refuses_a_file_cut_anywhere(tmp_path, data):
     path = tmp_path / "model.gguf"
     path.write_bytes(whole[: data.draw(st.integers(4, len(whole) - 1))])
     with pytest.raises(ModelError, match="damaged"):
-        read_metadata(path)
+        read_gguf(path)

@@ -9,7 +9,7 @@ import pytest
 from gpu_worker.dialect.gguf_tokenizer import tokenizer_json
 from gpu_worker.dialect.tokenizer import JsonTokenizer
 from gpu_worker.engine.cpu.errors import ModelError
-from gpu_worker.engine.cpu.gguf import read_metadata
+from gpu_worker.engine.cpu.gguf import read_gguf
 from gpu_worker.engine.cpu.model_facts import folder_facts, gguf_facts
 
 TINY = Path(__file__).parents[4] / "models/tiny"
@@ -17,7 +17,7 @@ TINY = Path(__file__).parents[4] / "models/tiny"
 
 @pytest.fixture(scope="module")
 def metadata():
-    return read_metadata(TINY / "tiny.gguf")
+    return read_gguf(TINY / "tiny.gguf").metadata
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,86 @@
+"""Exact zero points for Q4_1 weights, on a graph as OpenVINO's GGUF reader makes it."""
+
+import struct
+
+import numpy as np
+import pytest
+
+from gpu_worker.engine.cpu.runtime import import_openvino
+from gpu_worker.engine.cpu.zero_points import restore_zero_points
+
+ROWS, WIDTH = 6, 64
+ORDER = [3, 0, 5, 1, 4, 2]  # the reader reorders the rows of some matrices
+
+
+@pytest.fixture
+def quantized():
+    """Quants, scales and minima of a matrix."""
+    random = np.random.default_rng(0)
+    quants = random.integers(0, 16, (ROWS, 2, 32)).astype(np.uint8)
+    scales = random.uniform(0.01, 0.02, (ROWS, 2)).astype(np.float16)
+    minima = -random.uniform(0.02, 0.2, (ROWS, 2)).astype(np.float16)
+    return quants, scales, minima
+
+
+@pytest.fixture
+def gguf(tmp_path, quantized):
+    quants, scales, minima = quantized
+    packed = quants[..., :16] | quants[..., 16:] << 4
+    blocks = np.concatenate(
+        [scales[..., None].view(np.uint8), minima[..., None].view(np.uint8), packed], axis=-1
+    )
+    name = b"blk.0.attn_q.weight"
+    header = b"GGUF" + struct.pack("<IQQ", 3, 1, 0)
+    header += struct.pack("<Q", len(name)) + name + struct.pack("<IQQIQ", 2, WIDTH, ROWS, 3, 0)
+    path = tmp_path / "model.gguf"
+    path.write_bytes(header.ljust(-(-len(header) // 32) * 32, b"\0") + blocks.tobytes())
+    return path
+
+
+def save(path, quants, scales, zero_points):
+    """Write a graph that multiplies by a decompressed matrix."""
+    openvino = import_openvino()
+    from openvino import opset13 as operators  # noqa: PLC0415 - after import_openvino
+
+    def unpacked(values):
+        compressed = operators.convert(operators.constant(values.astype(np.uint8)), "u4")
+        return operators.convert(compressed, np.float16)
+
+    difference = operators.subtract(unpacked(quants), unpacked(zero_points))
+    weights = operators.multiply(difference, operators.constant(scales[..., None]))
+    matrix = operators.convert(
+        operators.reshape(weights, np.array([ROWS, WIDTH]), special_zero=False), np.float32
+    )
+    vector = operators.parameter([-1, WIDTH], np.float32, name="x")
+    product = operators.matmul(vector, matrix, False, True)
+    openvino.save_model(openvino.Model([product], [vector]), path, compress_to_fp16=False)
+
+
+def multiply(path, vectors):
+    core = import_openvino().Core()
+    compiled = core.compile_model(core.read_model(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    return compiled(vectors)[0]
+
+
+def test_product_is_that_of_the_file_s_weights(tmp_path, gguf, quantized):
+    """After the restoration the graph computes with the weights of the file, reordered or not."""
+    quants, scales, minima = quantized
+    model = tmp_path / "openvino_model.xml"
+    rounded = np.round(-minima.astype(np.float32) / scales).clip(0, 15)[..., None]
+    save(model, quants[ORDER], scales[ORDER], rounded[ORDER])
+    exact = quants * scales[..., None].astype(np.float32) + minima[..., None].astype(np.float32)
+    expected = exact.reshape(ROWS, WIDTH)[ORDER].T
+    vectors = np.eye(WIDTH, dtype=np.float32)
+    assert np.abs(multiply(model, vectors) - expected).max() > 1e-3
+    assert restore_zero_points(model, gguf) == 1
+    assert np.abs(multiply(model, vectors) - expected).max() < 1e-4
+
+
+def test_other_matrices_stay(tmp_path, gguf, quantized):
+    """A matrix whose scales are not in the file is left as it is."""
+    quants, scales, _ = quantized
+    model = tmp_path / "openvino_model.xml"
+    save(model, quants, scales * 2, np.full((ROWS, 2, 1), 8))
+    before = model.read_bytes()
+    assert restore_zero_points(model, gguf) == 0
+    assert model.read_bytes() == before
