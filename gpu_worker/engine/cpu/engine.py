@@ -164,6 +164,8 @@ class CpuEngine:
         """Return if steps are made or none is wanted."""
         if self._death is not None:
             raise EngineDeadError(self._death)
+        if not self._thread.is_alive():
+            raise EngineDeadError("the engine's thread has ended")
         began = self._step_began
         if began is not None and (seconds := self._clock() - began) > self._stalled_after_s:
             raise EngineDeadError(f"a step of the engine has not ended for {seconds:.0f} s")

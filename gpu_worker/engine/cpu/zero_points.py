@@ -1,9 +1,10 @@
 """Gives Q4_1 weights back the precision that OpenVINO's GGUF reader takes from them.
 
 A Q4_1 block holds weights q * d + m. The reader writes them as (q - z) * d with z = -m / d rounded
-to four bits, which shifts whole blocks by up to half a quantization step: SmolLM2-135M then chooses
-another token than the file's own weights in a third of all places. The kernels take a zero point
-that is no integer at the same speed, so the exact one is written instead.
+to four bits, which shifts whole blocks by up to half a quantization step: on a chat prompt of
+SmolLM2-135M, the likeliest next token was another one than by the file's own weights in a third of
+all places. The kernels take a zero point that is no integer at the same speed, so the exact one is
+written instead.
 """
 
 from pathlib import Path
