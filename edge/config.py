@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+Address = Annotated[str, msgspec.Meta(pattern=r":\d+$")]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -11,18 +12,17 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Read from FASTRUN_EDGE_*; see fastrun.service.config."""
 
-    listen: str = "127.0.0.1:8000"
+    listen: Address = "127.0.0.1:8000"
     """host:port of the public HTTP server; port 0 takes a free one."""
     reuse_port: bool = False
     """Several edges of one user on one machine share the public port."""
-    admin_listen: str = "127.0.0.1:9100"
+    admin_listen: Address = "127.0.0.1:9100"
     """host:port of /metrics, /healthz and /readyz."""
-    auth_address: str = "127.0.0.1:7001"
+    auth_address: Address = "127.0.0.1:7001"
     """host:port of the auth service."""
-    scheduler_addresses: list[str] = msgspec.field(default_factory=lambda: ["127.0.0.1:7002"])
+    scheduler_addresses: list[Address] = msgspec.field(default_factory=lambda: ["127.0.0.1:7002"])
     """host:port of every scheduler, the leader and those that stand by."""
-    log_level: str = "info"
-    """debug, info, warning or error."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
     grace_s: Annotated[float, msgspec.Meta(ge=0)] = 30.0
     """How long running requests may take after SIGTERM."""
 

@@ -1,6 +1,7 @@
 """Runs one generation: gets a slot, starts it on that worker, and tries again where it may."""
 
 import asyncio
+import time
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -80,11 +81,11 @@ class Generations:
         retries = Retries(queue_timeout_s=self._times.queue_s)
         while True:
             grant = await self._acquire(job, retries)
-            started_at = _now()
+            started_at = time.monotonic()
             try:
                 return await self._attempt(job, grant, output)
             except AttemptError as failure:
-                held_s = _now() - started_at
+                held_s = time.monotonic() - started_at
                 pause_s = retries.after_attempt(failure, grant.worker_id, held_s)
                 reason = ErrorReason.Name(failure.error.detail.reason)
                 self._metrics.retried(reason)
@@ -92,7 +93,7 @@ class Generations:
             await asyncio.sleep(pause_s)
 
     async def _acquire(self, job: Job, retries: Retries) -> Grant:
-        asked_at = _now()
+        asked_at = time.monotonic()
         wish = Wish(
             request_id=job.request.request_id,
             account_id=job.account_id,
@@ -107,7 +108,7 @@ class Generations:
         except ServiceError as error:
             raise retries.after_rejection(error) from None
         finally:
-            retries.waited_s += _now() - asked_at
+            retries.waited_s += time.monotonic() - asked_at
             job.facts["queued_ms"] = round(retries.waited_s * 1000, 1)
         self._metrics.queued(retries.waited_s)
         return grant
@@ -131,7 +132,7 @@ class Generations:
         """Wait for the end; too long a silence is one."""
         while True:
             limit_s = self._times.silence_s if attempt.has_delta else self._times.first_delta_s
-            left_s = attempt.moved_at + limit_s - _now()
+            left_s = attempt.moved_at + limit_s - time.monotonic()
             if left_s <= 0:
                 raise AttemptError(
                     ServiceError(ErrorReason.ERROR_REASON_ENGINE_FAILED, "the worker was silent")
@@ -147,12 +148,12 @@ class _Attempt:
     """One try on one worker; the sink of its events."""
 
     def __init__(self, output: Output, early_headers_s: float) -> None:
-        self._loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         self._output = output
-        self._early = self._loop.call_later(early_headers_s, output.begin)
-        self.ended: asyncio.Future[Finished] = self._loop.create_future()
+        self._early = loop.call_later(early_headers_s, output.begin)
+        self.ended: asyncio.Future[Finished] = loop.create_future()
         self.has_delta = False
-        self.moved_at = self._loop.time()
+        self.moved_at = time.monotonic()
 
     def on_accepted(self, accepted: Accepted) -> None:
         """Nothing is owed to the client yet: what was accepted may still fail."""
@@ -161,7 +162,7 @@ class _Attempt:
         """Pass on, unless nobody wants it any more."""
         if not self.ended.done():
             self.has_delta = True
-            self.moved_at = self._loop.time()
+            self.moved_at = time.monotonic()
             self._output.on_delta(delta)
 
     def on_finished(self, finished: Finished) -> None:
@@ -190,7 +191,3 @@ class _Attempt:
         if not self.ended.done():
             self.ended.set_exception(error)
             self.ended.exception()  # seen, also when nobody waits for it any more
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
