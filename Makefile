@@ -48,7 +48,9 @@ bench: setup ## Measure a stack of its own
 
 lock: ## Pin all dependencies anew (needs uv)
 	uv pip compile $(LOCK) --extra dev -o requirements/dev.txt pyproject.toml
-	uv pip compile $(LOCK) --extra local -c requirements/dev.txt -o requirements/local.txt pyproject.toml
+	for extra in local server cpu; do \
+	  uv pip compile $(LOCK) --extra $$extra -c requirements/dev.txt -o requirements/$$extra.txt pyproject.toml || exit 1; \
+	done
 
 clean: ## Remove what was installed and made here
 	rm -rf $(VENV) build dist fastrun/v1/*_pb2*

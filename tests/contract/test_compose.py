@@ -1,0 +1,82 @@
+"""compose.yaml is what compose accepts, and every service in it is watched."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+from auth_service.config import Config as AuthConfig
+from edge.config import Config as EdgeConfig
+from fastrun.service import config
+from gpu_worker.config import Config as WorkerConfig
+from scheduler.config import Config as SchedulerConfig
+
+ROOT = Path(__file__).parents[2]
+CONFIGS = {
+    "auth": AuthConfig,
+    "scheduler": SchedulerConfig,
+    "worker": WorkerConfig,
+    "edge": EdgeConfig,
+}
+
+
+def services():
+    return msgspec.yaml.decode((ROOT / "compose.yaml").read_bytes())["services"]
+
+
+def test_it_fits_the_compose_schema():
+    """The compose specification's own JSON Schema finds nothing wrong."""
+    result = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "check_jsonschema",
+            "--builtin-schema",
+            "vendor.compose-spec",
+            str(ROOT / "compose.yaml"),
+        ],
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_every_setting_is_one_of_its_service():
+    """The environment of each service loads into that service's Config."""
+    for name, kind in CONFIGS.items():
+        environment = dict(services()[name]["environment"])
+        if name == "auth":
+            environment["FASTRUN_AUTH_PEPPER"] = "ab" * 32
+        config.load(kind, name, environment)
+
+
+def test_every_service_has_a_health_check():
+    """What runs for long is checked; what runs once is waited for."""
+    for name, service in services().items():
+        if name == "migrate":
+            assert service["restart"] == "no"
+        else:
+            assert service["healthcheck"]["test"], name
+
+
+def test_only_the_edge_is_published_and_only_here():
+    """Nothing but the edge can be reached from outside, and that only from this machine."""
+    published = {name: each["ports"] for name, each in services().items() if "ports" in each}
+    assert list(published) == ["edge"]
+    assert all(port.startswith("127.0.0.1:") for port in published["edge"])
+
+
+def test_the_image_copies_only_what_exists():
+    """Every path that the Dockerfile and .dockerignore name is there."""
+    names = [
+        line[1:]
+        for line in (ROOT / ".dockerignore").read_text().splitlines()
+        if line.startswith("!")
+    ]
+    for name in names:
+        assert (ROOT / name).exists(), name
+    dockerfile = (ROOT / "deploy" / "Dockerfile").read_text()
+    for lock in ("requirements/server.txt", "requirements/cpu.txt"):
+        assert lock in dockerfile
+        assert (ROOT / lock).exists(), lock
