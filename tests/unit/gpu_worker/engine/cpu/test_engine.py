@@ -170,9 +170,14 @@ async def test_stuck_step_shows_in_health(network):
 async def test_close_ends_what_runs(network):
     """Closing fails running requests, frees the network, and may be repeated."""
     engine = CpuEngine(network, slots=2, context_length=64, blocks=32)
+    network.gate.clear()
+    network.free_steps = 1
     stream = generate(engine, max_tokens=60)
     await anext(stream)
-    await engine.close()
+    closing = asyncio.create_task(engine.close())
+    await asyncio.sleep(0)
+    network.gate.set()
+    await closing
     with pytest.raises(EngineDeadError, match="closed"):
         await tokens(stream)
     assert network.closed
