@@ -1,0 +1,242 @@
+"""Grants, waits and refusals."""
+
+from fastrun.service import leases
+
+AT_CAPACITY = "all backends for this model are at capacity"
+
+
+def kinds(replies):
+    return [type(reply).__name__ for reply in replies]
+
+
+def test_a_grant_names_worker_and_lease(desk):
+    """Granted carries what the edge needs, and a lease for just this worker, edge and term."""
+    desk.worker()
+    (granted,) = desk.acquire(desk.edge(), "r1")
+    assert (granted.worker_id, granted.instance_id, granted.address) == ("w1", "i1", "i1:1")
+    claims = leases.verify(granted.lease, desk.sessions.leader.lease_key)
+    assert (claims.lease_id, claims.request_id) == (granted.lease_id, "r1")
+    assert (claims.instance_id, claims.edge_id, claims.term) == ("i1", "e1", 1)
+    assert desk.grants == [("tiny", 0.0)]
+
+
+def test_who_waits_is_served_in_order(desk):
+    """A freed slot goes to the first in the queue, and the time it waited is recorded."""
+    worker, edge, other = desk.worker(), desk.edge(), desk.edge("e2")
+    (granted,) = desk.acquire(edge, "r1")
+    assert desk.acquire(edge, "r2")[0].position == 1
+    assert desk.acquire(other, "r3")[0].position == 2
+    desk.pass_time(2)
+    desk.free(worker, granted.lease_id)
+    assert [each.request_id for each in edge.take("granted")] == ["r2"]
+    assert other.take("granted") == []
+    assert desk.grants[-1] == ("tiny", 2.0)
+
+
+def test_a_wait_counts_from_its_beginning(desk, reasons):
+    """What a request has waited elsewhere shortens its deadline and decides its place."""
+    desk.worker()
+    edge = desk.edge()
+    desk.acquire(edge, "r1")
+    desk.acquire(edge, "r2")
+    assert desk.acquire(edge, "r3", waited_ms=8_000)[0].position == 1
+    desk.pass_time(1.9)
+    assert edge.take("rejected") == []
+    desk.pass_time(0.2)
+    (rejected,) = edge.take("rejected")
+    assert (rejected.request_id, rejected.error.message) == ("r3", AT_CAPACITY)
+    assert rejected.error.reason == reasons["queue_timeout"]
+
+
+def test_no_patience_means_an_answer_now(desk, reasons):
+    """With a queue timeout of 0 a request is granted or refused, never queued."""
+    desk.worker()
+    edge = desk.edge()
+    assert kinds(desk.acquire(edge, "r1", patience_s=0)) == ["Granted"]
+    (rejected,) = desk.acquire(edge, "r2", patience_s=0)
+    assert rejected.error.reason == reasons["queue_timeout"]
+
+
+def test_the_queue_is_bounded_by_the_slots_of_the_fleet(new_desk, reasons):
+    """A newcomer to a full queue is refused; a worker's arrival makes room."""
+    desk = new_desk(queue_per_slot=2)
+    desk.worker()
+    edge = desk.edge()
+    replies = [desk.acquire(edge, f"r{number}")[0] for number in range(4)]
+    assert kinds(replies) == ["Granted", "Queued", "Queued", "Rejected"]
+    assert replies[-1].error.reason == reasons["queue_full"]
+    assert replies[-1].error.message == AT_CAPACITY
+    desk.worker("w2", "i2")
+    assert len(edge.take("granted")) == 1
+    assert kinds(desk.acquire(edge, "r5")) == ["Queued"]
+    assert desk.rejections == [reasons["queue_full"]]
+
+
+def test_a_bound_of_nothing_refuses_at_once(new_desk, reasons):
+    """With no queue at all nobody waits, not even who was refused by a worker."""
+    desk = new_desk(queue_per_slot=0)
+    desk.worker()
+    edge = desk.edge()
+    desk.acquire(edge, "r1")
+    for front in (False, True):
+        (rejected,) = desk.acquire(edge, "r2", front=front)
+        assert rejected.error.reason == reasons["queue_full"]
+
+
+def test_a_refused_lease_is_asked_for_again_at_the_front(new_desk):
+    """It goes before all others and over the bound, and its old lease is voided first."""
+    desk = new_desk(queue_per_slot=1)
+    worker, edge = desk.worker(), desk.edge()
+    (granted,) = desk.acquire(edge, "r1")
+    desk.acquire(edge, "r2")
+    worker.take()
+    assert desk.acquire(edge, "r1", front=True)[0].position == 1
+    assert [void.lease_id for void in worker.take("void")] == [granted.lease_id]
+    assert desk.held() == 1
+    desk.free(worker, granted.lease_id)
+    assert [each.request_id for each in edge.take("granted")] == ["r1"]
+
+
+def test_a_repeated_acquire_keeps_its_place(desk):
+    """While a request waits, asking again only tells its position."""
+    desk.worker()
+    edge = desk.edge()
+    for request_id in ("r1", "r2", "r3"):
+        desk.acquire(edge, request_id)
+    assert desk.acquire(edge, "r3")[0].position == 2
+    assert len(desk.queue) == 2
+
+
+def test_a_cancelled_head_is_passed_over(desk):
+    """Cancel ends a wait; cancelling a granted or unknown request changes nothing."""
+    worker, edge = desk.worker(), desk.edge()
+    (granted,) = desk.acquire(edge, "r1")
+    desk.acquire(edge, "r2")
+    desk.acquire(edge, "r3")
+    for request_id in ("r1", "r2", "r2", "r9"):
+        desk.tell(edge, cancel={"request_id": request_id})
+    assert desk.held() == 1
+    desk.free(worker, granted.lease_id)
+    assert [each.request_id for each in edge.take("granted")] == ["r3"]
+
+
+def test_an_edge_can_only_touch_its_own(desk):
+    """Another edge's leases and requests are out of reach."""
+    desk.worker()
+    edge, other = desk.edge(), desk.edge("e2")
+    (granted,) = desk.acquire(edge, "r1")
+    desk.acquire(edge, "r2")
+    desk.tell(other, release={"lease_id": granted.lease_id})
+    desk.tell(other, lease_lost={"lease_id": granted.lease_id})
+    desk.tell(other, cancel={"request_id": "r2"})
+    assert desk.held() == 1
+    assert len(desk.queue) == 1
+    assert desk.book.get(granted.lease_id).state.value == "granted"
+
+
+def test_a_released_slot_goes_to_the_next(desk):
+    """Release is idempotent: only the first one frees a slot."""
+    desk.worker()
+    edge = desk.edge()
+    (granted,) = desk.acquire(edge, "r1")
+    desk.acquire(edge, "r2")
+    desk.acquire(edge, "r3")
+    for _ in range(2):
+        desk.tell(edge, release={"lease_id": granted.lease_id})
+    assert [each.request_id for each in edge.take("granted")] == ["r2"]
+    assert desk.held() == 1
+
+
+def test_a_started_lease_is_not_released(desk):
+    """A Release of what its worker lists is doubted: the worker is asked, the slot stays held."""
+    worker, edge = desk.worker(), desk.edge()
+    (granted,) = desk.acquire(edge, "r1")
+    desk.beat(worker, granted.lease_id)
+    worker.take()
+    desk.tell(edge, release={"lease_id": granted.lease_id})
+    assert [void.lease_id for void in worker.take()] == [granted.lease_id]
+    assert desk.held() == 1
+
+
+def test_a_lost_lease_is_voided_and_held(desk):
+    """No time frees it, only its worker."""
+    worker, edge = desk.worker(), desk.edge()
+    (granted,) = desk.acquire(edge, "r1")
+    desk.tell(edge, lease_lost={"lease_id": granted.lease_id})
+    desk.tell(edge, release={"lease_id": granted.lease_id})
+    assert {void.lease_id for void in worker.take("void")} == {granted.lease_id}
+    desk.pass_time(3600)
+    assert desk.held() == 1
+    desk.free(worker, granted.lease_id)
+    assert desk.held() == 0
+
+
+def test_excluded_workers_are_not_waited_for(desk, reasons):
+    """A request that excludes all workers is refused; others pass one that excludes the free."""
+    worker, edge = desk.worker(), desk.edge()
+    desk.worker("w2", "i2")
+    (first,) = desk.acquire(edge, "r1", excluded_worker_ids=["w2"])
+    desk.acquire(edge, "r2")
+    assert kinds(desk.acquire(edge, "r3", excluded_worker_ids=["w1"])) == ["Queued"]
+    desk.acquire(edge, "r4")
+    desk.free(worker, first.lease_id)
+    assert [each.request_id for each in edge.take("granted")] == ["r4"]
+    (rejected,) = desk.acquire(edge, "r5", excluded_worker_ids=["w1", "w2"])
+    assert rejected.error.reason == reasons["no_worker"]
+
+
+def test_unknown_and_absent_models_are_refused_apart(desk, reasons):
+    """A model never seen does not exist; one seen before has no backend now."""
+    edge = desk.edge()
+    (rejected,) = desk.acquire(edge, "r1", model="x")
+    assert rejected.error.reason == reasons["unknown_model"]
+    assert rejected.error.message == "model 'x' does not exist"
+    assert not rejected.error.HasField("retry_after_ms")
+    desk.sessions.worker_left(desk.worker(), desk.now)
+    desk.pass_time(5)
+    (rejected,) = desk.acquire(edge, "r2")
+    assert rejected.error.reason == reasons["no_worker"]
+    assert rejected.error.message == "no backend is available for this model"
+    assert rejected.error.retry_after_ms == 5_000
+
+
+def test_what_waits_for_a_worker_that_is_gone_is_refused(desk, reasons):
+    """When the last worker of a model is gone, its queue learns it at once."""
+    worker, edge = desk.worker(), desk.edge()
+    desk.acquire(edge, "r1", patience_s=60)
+    desk.acquire(edge, "r2", patience_s=60)
+    desk.sessions.worker_left(worker, desk.now)
+    desk.pass_time(4.9)
+    assert edge.take("rejected") == []
+    desk.pass_time(0.1)
+    (rejected,) = edge.take("rejected")
+    assert (rejected.request_id, rejected.error.reason) == ("r2", reasons["no_worker"])
+
+
+def test_after_the_start_everything_waits(new_desk, reasons):
+    """Until the view is complete nothing is refused for what is missing, or for the bound."""
+    desk = new_desk(warm_up_s=2.0, queue_per_slot=0.0)
+    edge = desk.edge()
+    assert kinds(desk.acquire(edge, "r1")) == ["Queued"]
+    assert kinds(desk.acquire(edge, "r2", model="x")) == ["Queued"]
+    (rejected,) = desk.acquire(edge, "r3", model="x", patience_s=0)
+    assert rejected.error.reason == reasons["no_worker"]
+    desk.pass_time(1.5)
+    desk.worker()
+    assert [each.request_id for each in edge.take("granted")] == ["r1"]
+    desk.pass_time(0.5)
+    (rejected,) = edge.take("rejected")
+    assert (rejected.request_id, rejected.error.reason) == ("r2", reasons["unknown_model"])
+    assert len(desk.queue) == 0
+
+
+def test_a_draining_worker_finishes_and_takes_nothing(desk, reasons):
+    """What it runs stays; what waits for it alone is refused."""
+    worker, edge = desk.worker(slots=2), desk.edge()
+    desk.acquire(edge, "r1")
+    desk.beat(worker, state="WORKER_STATE_DRAINING")
+    (rejected,) = desk.acquire(edge, "r2")
+    assert rejected.error.reason == reasons["no_worker"]
+    assert desk.held() == 1
+    desk.beat(worker, state="WORKER_STATE_SERVING")
+    assert kinds(desk.acquire(edge, "r3")) == ["Granted"]

@@ -1,0 +1,68 @@
+"""Which worker gets a request."""
+
+from fastrun.v1.scheduler_pb2 import Heartbeat, WorkerState
+from fastrun.v1.worker_pb2 import ModelCard
+from scheduler import placement
+from scheduler.fleet import Worker
+
+NOW = 100.0
+
+
+def worker(worker_id, *, slots=4, suspect=False, gone=False, draining=False, granted_at=0.0):
+    state = WorkerState.WORKER_STATE_DRAINING if draining else WorkerState.WORKER_STATE_SERVING
+    return Worker(
+        worker_id=worker_id,
+        instance_id=worker_id,
+        address="h:1",
+        card=ModelCard(model="m"),
+        slots=slots,
+        link=None,
+        suspect_at=NOW if suspect else NOW + 1,
+        gone=gone,
+        granted_at=granted_at,
+        heartbeat=Heartbeat(state=state),
+    )
+
+
+def choose(*workers, held=None, excluded=()):
+    chosen = placement.choose(
+        workers, held=lambda each: (held or {}).get(each, 0), excluded=set(excluded), now=NOW
+    )
+    return chosen and chosen.worker_id
+
+
+def test_the_least_loaded_is_chosen():
+    """Load is the share of slots that are held."""
+    assert choose(worker("a", slots=2), worker("b", slots=8), held={"a": 1, "b": 3}) == "b"
+
+
+def test_a_full_worker_is_never_chosen():
+    """Without a free slot nobody is chosen."""
+    assert choose(worker("a"), held={"a": 4}) is None
+    assert choose(worker("a", slots=0)) is None
+
+
+def test_who_may_not_take_requests_is_never_chosen():
+    """Neither gone nor draining nor excluded workers get anything."""
+    assert choose(worker("a", gone=True), worker("b", draining=True)) is None
+    assert choose(worker("a"), worker("b"), excluded=["a"], held={"b": 3}) == "b"
+
+
+def test_a_suspect_is_the_last_choice():
+    """A suspect worker is used when no other one has a slot, and among suspects load decides."""
+    busy, idle = worker("busy"), worker("idle", suspect=True)
+    assert choose(idle, busy, held={"busy": 3}) == "busy"
+    assert choose(idle, busy, held={"busy": 4}) == "idle"
+    assert choose(idle, worker("b", suspect=True), held={"idle": 1}) == "b"
+
+
+def test_equals_take_turns():
+    """Among equally loaded workers the one granted longest ago is chosen."""
+    assert choose(worker("a", granted_at=2.0), worker("b", granted_at=1.0)) == "b"
+
+
+def test_a_busy_worker_is_a_possible_one():
+    """A request can wait for a busy worker, not for one that will never take it."""
+    assert placement.possible([worker("a")], set())
+    assert not placement.possible([worker("a")], {"a"})
+    assert not placement.possible([worker("a", gone=True), worker("b", draining=True)], set())

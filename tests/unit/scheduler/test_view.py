@@ -1,0 +1,52 @@
+"""What an operator sees."""
+
+from scheduler.view import drift, fleet_view
+
+
+def seen(desk):
+    return fleet_view(desk.sessions, drift_after_s=5.0, now=desk.now)
+
+
+def test_the_view_shows_workers_queues_and_edges(desk):
+    """Slots in use are leases held, in whatever state."""
+    worker, edge = desk.worker(slots=1), desk.edge()
+    desk.acquire(edge, "r1")
+    desk.acquire(edge, "r2")
+    desk.beat(worker, waiting=3)
+    view = seen(desk)
+    (only,) = view.workers
+    assert (only.worker_id, only.instance_id, only.address) == ("w1", "i1", "i1:1")
+    assert (only.model, only.state, only.slots, only.slots_in_use) == ("tiny", "serving", 1, 1)
+    assert only.heartbeat.waiting == 3
+    assert [(each.model, each.waiting, each.bound) for each in view.queues] == [("tiny", 1, 4)]
+    assert (view.drift, view.edges, view.term) == (0, 1, 1)
+
+
+def test_states_have_names(desk):
+    """Serving, draining, suspect and gone, as time and words decide."""
+    workers = [desk.worker(f"w{number}", f"i{number}") for number in range(4)]
+    desk.sessions.worker_left(workers[3], desk.now)
+    desk.pass_time(5)
+    desk.beat(workers[0])
+    desk.beat(workers[1], state="WORKER_STATE_DRAINING")
+    states = [each.state for each in seen(desk).workers]
+    assert states == ["serving", "draining", "suspect", "gone"]
+
+
+def test_drift_is_what_is_held_and_not_listed_for_long(desk):
+    """A lease counts after 5 s without being listed by a worker that is not gone."""
+    worker, edge = desk.worker(slots=2), desk.edge()
+    (first,) = desk.acquire(edge, "r1")
+    desk.acquire(edge, "r2")
+
+    def now_drifts():
+        return drift(desk.sessions.fleet, desk.book, after_s=5.0, now=desk.now)
+
+    desk.pass_time(5)
+    assert now_drifts() == 0
+    desk.beat(worker, first.lease_id)
+    desk.pass_time(0.1)
+    assert now_drifts() == 1
+    desk.sessions.worker_left(worker, desk.now)
+    desk.pass_time(5)
+    assert now_drifts() == 0
