@@ -5,7 +5,7 @@ import json
 import pytest
 
 from edge.errors import Refusal
-from edge.json_body import nested_deeper, parse_object
+from edge.json_body import MOST_CONTAINERS, parse_object
 
 
 def parse(body):
@@ -72,7 +72,6 @@ def test_not_json(body):
 def test_depth(depth, left, right):
     """Nesting counts from the outermost object, and over the limit it is refused."""
     body = ('{"x":' + left * (depth - 1) + "1" + right * (depth - 1) + "}").encode()
-    assert nested_deeper(body, 10) == (depth > 10)
     if depth > 10:
         assert refused(body) == "the body is nested deeper than 10 levels"
     else:
@@ -82,10 +81,16 @@ def test_depth(depth, left, right):
 def test_brackets_in_strings_do_not_nest():
     """Only brackets outside of strings count, whatever is escaped in them."""
     text = '[{"' * 50 + "\\" + '"' + "[" * 50
-    assert not nested_deeper(json.dumps({"a": text, "b": [text]}).encode(), 10)
-    assert nested_deeper(json.dumps({"a": [[[[[[[[[[text]]]]]]]]]]}).encode(), 10)
+    parse(json.dumps({"a": text, "b": [text]}).encode())
+    refused(json.dumps({"a": [[[[[[[[[[text]]]]]]]]]]}).encode())
 
 
 def test_many_but_shallow():
     """Ten thousand messages are not deep."""
     parse(json.dumps({"messages": [{"role": "user", "content": "[[[["}] * 10_000}).encode())
+
+
+def test_nothing_but_brackets():
+    """So many arrays that parsing them would hold up others are refused."""
+    body = b'{"a": [' + b",".join([b"[]"] * MOST_CONTAINERS) + b"]}"
+    assert refused(body) == "the body holds more than 100000 arrays and objects"
