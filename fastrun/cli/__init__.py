@@ -2,6 +2,8 @@
 
 import sys
 
+OURS = ("auth_service", "edge", "fastrun", "gpu_worker", "scheduler")
+
 
 def main() -> None:
     """Run the command line; every foreseeable failure is one sentence on stderr and status 1."""
@@ -16,3 +18,7 @@ def main() -> None:
         make_app(called)()
     except (CommandError, LocalError) as error:
         sys.exit(f"fastrun: {error}")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] in OURS:
+            raise
+        sys.exit(f"fastrun: {error.name} is missing: run pip install 'fastrun[local]'")

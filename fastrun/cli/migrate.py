@@ -3,6 +3,8 @@
 import asyncio
 import os
 
+from auth_service import migrate as runner
+from auth_service.errors import AuthServiceError
 from fastrun.cli.errors import CommandError
 from fastrun.cli.group import group
 from fastrun.cli.output import Json, print_json
@@ -13,11 +15,6 @@ app = group()
 @app.command()
 def migrate(as_json: Json = False) -> None:
     """Apply what the database at DATABASE_URL lacks; safe at any time, also twice at once."""
-    try:
-        from auth_service import migrate as runner  # noqa: PLC0415 - needs the extra `server`
-        from auth_service.errors import AuthServiceError  # noqa: PLC0415 - beside its like
-    except ModuleNotFoundError as error:
-        raise CommandError(f"{error.name} is missing: run pip install 'fastrun[server]'") from error
     url = os.environ.get("DATABASE_URL")
     if not url:
         raise CommandError(

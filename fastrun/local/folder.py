@@ -102,13 +102,12 @@ class DataFolder:
 
     def release(self) -> None:
         """Let another stack use the folder; an ephemeral one is removed. Idempotent."""
-        if self._descriptor is None:
-            return
-        self.withdraw()
         if self.ephemeral:
             shutil.rmtree(self.path, ignore_errors=True)
-        os.close(self._descriptor)
-        self._descriptor = None
+        if self._descriptor is not None:
+            self.withdraw()
+            os.close(self._descriptor)
+            self._descriptor = None
 
     def pepper(self) -> Path:
         """The file that holds the pepper of stored keys, 32 bytes in hexadecimal."""

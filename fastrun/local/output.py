@@ -118,7 +118,11 @@ def described(event: dict[str, Any]) -> str:
 def instructions(state: State, api_key: str, data: str, *, ephemeral: bool) -> str:
     """How to use a stack that is ready."""
     body = json.dumps(
-        {"model": state.model, "messages": [{"role": "user", "content": "Say hello."}]}
+        {
+            "model": state.model,
+            "messages": [{"role": "user", "content": "What is the capital of France?"}],
+            "temperature": 0,
+        }
     )
     curl = (
         f"    curl {state.base_url}/chat/completions \\",

@@ -57,8 +57,8 @@ def run(request: Request) -> int:
         if request.ephemeral
         else DataFolder((request.data or default_path(environ)).expanduser().absolute())
     )
-    folder.acquire(reset=request.reset)
     try:
+        folder.acquire(reset=request.reset)
         if port := _port(request):
             preflight.check_port(port)
         return asyncio.run(_Run(request, folder, environ).live())
