@@ -11,7 +11,7 @@ from edge import generate_request
 from edge.authentication import Authenticator
 from edge.catalogue import Catalogue
 from edge.config import Config
-from edge.errors import Refusal, invalid, refusal_of, unknown_model
+from edge.errors import invalid, unknown_model
 from edge.exchange import Exchange
 from edge.generation import Generations, Job
 from edge.metrics import Metrics
@@ -78,9 +78,8 @@ class ChatCompletions:
                 completion_tokens=finished.usage.completion_tokens,
             )
             return await reply.finish(finished)
-        except Refusal as refusal:
-            exchange.facts["failure"] = refusal.message
-            return await reply.fail(refusal)
+        except Exception as error:  # noqa: BLE001 - told as a status or, in mid-stream, an event
+            return await reply.fail(exchange.failed(error))
         finally:
             reply.release()
 
@@ -96,7 +95,7 @@ class ChatCompletions:
         chat = decode() if len(body) <= INLINE_BYTES else await asyncio.to_thread(decode)
         exchange.facts.update(model=chat.model[:MODEL_NAME_LENGTH], stream=bool(chat.stream))
         if self._catalogue.surely_lacks(chat.model):
-            raise refusal_of(unknown_model(chat.model))
+            raise unknown_model(chat.model)
         card = self._catalogue.card(chat.model)
         # A body is never shorter than the texts in it, so most need no closer look.
         longest = card.context_length * card.longest_token_bytes if card else 0

@@ -107,18 +107,20 @@ _ROWS: dict[int, _Row] = {
 }
 
 
-def refusal_of(error: ServiceError) -> Refusal:
-    """Tell a client of a failure that another service, or the edge itself, gave a reason for."""
+def refusal_of(error: Exception) -> Refusal:
+    """Say what a client is told of any failure: ours, another service's, or one nobody expected."""
+    if isinstance(error, Refusal):
+        return error
+    if not isinstance(error, ServiceError):
+        return Refusal(500, INTERNAL)
     detail = error.detail
     row = _ROWS.get(detail.reason, _ROWS[ErrorReason.ERROR_REASON_INTERNAL])
     return Refusal(row.status, row.message or detail.message, _seconds(detail, row.status))
 
 
-def unknown_model(model: str) -> ServiceError:
+def unknown_model(model: str) -> Refusal:
     """No worker ever served this model."""
-    return ServiceError(
-        ErrorReason.ERROR_REASON_UNKNOWN_MODEL, f"model '{model[:200]}' does not exist"
-    )
+    return Refusal(404, f"model '{model[:200]}' does not exist")
 
 
 def invalid(message: str) -> Refusal:

@@ -4,10 +4,14 @@ import re
 import secrets
 import time
 
+import structlog
 from aiohttp import web
 
-from edge.errors import Refusal
+from edge.errors import Refusal, refusal_of
 from edge.http_server import SERVER, refusal_response
+from fastrun.service.errors import ServiceError
+
+log = structlog.get_logger()
 
 REQUEST_ID = "X-Request-Id"
 _CLIENT_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -43,6 +47,14 @@ class Exchange:
         """A piece of the answer has come."""
         if self.first_delta_s is None:
             self.first_delta_s = self.elapsed_s()
+
+    def failed(self, error: Exception) -> Refusal:
+        """Note a failure for the log, and say what the client is told of it."""
+        refusal = refusal_of(error)
+        if not isinstance(error, (Refusal, ServiceError)):
+            log.error("request_failed", exc_info=error)
+        self.facts["failure"] = refusal.message
+        return refusal
 
     def json(self, body: bytes) -> web.Response:
         """Answer with a JSON document."""

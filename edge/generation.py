@@ -7,7 +7,7 @@ from typing import Protocol
 
 import structlog
 
-from edge.errors import BROKEN_OFF, TOO_LONG, Refusal, refusal_of
+from edge.errors import BROKEN_OFF, TOO_LONG, Refusal
 from edge.metrics import Metrics
 from edge.retries import AttemptError, Retries
 from edge.scheduler_link import Grant, SchedulerLink, Wish
@@ -67,15 +67,14 @@ class Generations:
         """Run one to its end. Cancelling this call gives up its place, or aborts it, at once.
 
         Raises:
-            Refusal: what the client is told.
+            ServiceError: no worker ran it to its end.
+            Refusal: it took too long, or broke off after its first delta.
         """
         try:
             async with asyncio.timeout(self._times.whole_s):
                 return await self._try_workers(job, output)
         except TimeoutError:
             raise Refusal(502, TOO_LONG) from None
-        except ServiceError as error:
-            raise refusal_of(error) from None
 
     async def _try_workers(self, job: Job, output: Output) -> Finished:
         retries = Retries(queue_timeout_s=self._times.queue_s)

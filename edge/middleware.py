@@ -5,12 +5,10 @@ import asyncio
 import structlog
 from aiohttp import web
 
-from edge.errors import INTERNAL, Refusal, refusal_of
 from edge.exchange import Exchange
 from edge.http_server import Connection
 from edge.metrics import Metrics
 from edge.routes import Routes, endpoint_of
-from fastrun.service.errors import ServiceError
 
 log = structlog.get_logger()
 
@@ -60,14 +58,8 @@ class Middleware:
     async def _answer(self, exchange: Exchange) -> web.StreamResponse:
         try:
             return await self._dispatch(exchange)
-        except Refusal as refusal:
-            exchange.facts["failure"] = refusal.message
-            return exchange.refuse(refusal)
-        except ServiceError as error:
-            return exchange.refuse(refusal_of(error))
-        except Exception:
-            log.exception("request_failed")
-            return exchange.refuse(Refusal(500, INTERNAL))
+        except Exception as error:  # noqa: BLE001 - every failure is told in one envelope
+            return exchange.refuse(exchange.failed(error))
 
     async def _dispatch(self, exchange: Exchange) -> web.StreamResponse:
         request = exchange.request

@@ -6,7 +6,7 @@ import orjson
 from aiohttp import web
 
 from edge.authentication import Authenticator
-from edge.errors import NO_SCHEDULER, Refusal, refusal_of, unknown_model
+from edge.errors import NO_SCHEDULER, Refusal, unknown_model
 from edge.exchange import Exchange
 from edge.scheduler_link import SchedulerLink
 from fastrun.v1.worker_pb2 import ModelCard
@@ -34,7 +34,7 @@ class Models:
         for card in await self._serving(exchange):
             if card.model == model:
                 return exchange.json(orjson.dumps(_model(card)))
-        raise refusal_of(unknown_model(model))
+        raise unknown_model(model)
 
     async def _serving(self, exchange: Exchange) -> list[ModelCard]:
         await self._authenticator.caller(exchange.request.headers)

@@ -1,5 +1,6 @@
 """Chat completions through a real edge: what a client sees, and what scheduler and worker see."""
 
+import asyncio
 import json
 
 import pytest
@@ -56,3 +57,33 @@ async def test_streamed(start, body, writer):
         assert text == "Hello, wörld 😀!"
         assert all("usage" not in chunk for chunk in chunks)
         assert len({chunk["id"] for chunk in chunks}) == 1
+
+
+async def test_usage_of_a_stream(start, body):
+    """The usage comes on request, in one chunk without choices between the reason and [DONE]."""
+    async with start() as stack:
+        asked = body(stream=True, stream_options={"include_usage": True})
+        response = await stack.client.post("/v1/chat/completions", json=asked)
+        *chunks, finish, usage, done = events(response.text)
+        assert done == "[DONE]"
+        assert finish["choices"][0]["finish_reason"] == "stop"
+        assert usage["choices"] == []
+        assert usage["usage"]["total_tokens"] == 15
+        assert all("usage" not in chunk for chunk in [*chunks, finish])
+
+
+async def test_many_at_once(start, body):
+    """Fifty streams on one Attach each get their own text and nobody else's."""
+    async with start() as stack:
+        stack.worker.script = lambda run: run.answer(*run.request.messages[0].content)
+
+        async def ask(number):
+            messages = [{"role": "user", "content": f"text number {number}"}]
+            asked = body(messages=messages, stream=True)
+            response = await stack.client.post("/v1/chat/completions", json=asked)
+            *chunks, _ = events(response.text)
+            return "".join(each["choices"][0]["delta"].get("content", "") for each in chunks)
+
+        answers = await asyncio.gather(*(ask(number) for number in range(50)))
+        assert answers == [f"text number {number}" for number in range(50)]
+        assert len(stack.worker.attaches) == 1

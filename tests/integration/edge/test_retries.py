@@ -212,3 +212,17 @@ async def test_worker_gives_up(start, body):
     async with start(workers=2) as stack:
         stack.worker.script = lambda run: run.finish(FinishReason.FINISH_REASON_ABORTED)
         assert (await stack.client.post(CHAT, json=body())).status_code == 200
+
+
+async def test_a_fault_of_ours_in_mid_stream(start, body, monkeypatch):
+    """An exception nobody expected, once a stream has begun, is its error event too."""
+    async with start() as stack:
+
+        def broken(*args):
+            raise RuntimeError("secret detail")
+
+        monkeypatch.setattr("edge.metrics.Metrics.used", broken)
+        response = await stack.client.post(CHAT, json=body(stream=True))
+        assert response.status_code == 200
+        assert last_event(response.text)["error"]["code"] == 500
+        assert "secret" not in response.text
