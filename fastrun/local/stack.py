@@ -178,11 +178,19 @@ class Stack:
             service="worker",
             settings={
                 "scheduler_addresses": [self._scheduler.address],
+                "threads": self._threads(),
                 **self._options.worker_settings,
             },
             start_s=LOAD_S,
         )
         return Service(plan, self._around)
+
+    def _threads(self) -> int | None:
+        """Share the cores among the workers; one alone takes them all by itself."""
+        workers = self._options.workers
+        if workers == 1 or "FASTRUN_WORKER_THREADS" in self._around.environ:
+            return None
+        return max(1, (os.cpu_count() or 1) // workers)
 
     def _make_edges(self, auth_address: str) -> list[Service]:
         count, port = self._options.edges, self._options.port

@@ -197,7 +197,8 @@ class Database:
 
     async def wait(self) -> str:
         """Wait for its end; return how it came."""
-        return told(await asyncio.to_thread(self._postgres.wait))
+        status = await asyncio.to_thread(self._postgres.wait)
+        return told(status if status <= 128 else 128 - status)
 
     async def stop(self) -> None:
         """Stop it, also one that is still starting. Idempotent."""
