@@ -17,7 +17,7 @@ import structlog
 from edge.scheduler_link import Grant
 from fastrun.service.streams import DuplexStream
 from fastrun.v1 import worker_pb2_grpc
-from fastrun.v1.error_pb2 import ErrorDetail
+from fastrun.v1.error_pb2 import ErrorDetail, ErrorReason
 from fastrun.v1.generation_pb2 import Accepted, Delta, Finished, GenerateEvent, GenerateRequest
 from fastrun.v1.worker_pb2 import Abort, EdgeFrame, EdgeFrameItem, Ping, Start, StreamEvent
 
@@ -54,7 +54,7 @@ class Leases(Protocol):
         """Its Start was never written."""
 
     def lost(self, grant: Grant) -> None:
-        """The way to the worker broke after its Start was written."""
+        """Its Start was written and nobody says that it ended: the way broke, or it was refused."""
 
     def ended(self, grant: Grant) -> None:
         """The worker said that it ended."""
@@ -221,12 +221,20 @@ class Attach:
             self._forget(call)
             call.sink.on_finished(event.finished)
         elif kind == "failed":
-            self._forget(call)
+            if event.failed.error.reason == ErrorReason.ERROR_REASON_LEASE_REFUSED:
+                # The worker cannot tell whose slot this is and frees none: the scheduler asks.
+                self._doubt(call)
+            else:
+                self._forget(call)
             call.sink.on_failed(event.failed.error)
 
     def _forget(self, call: Call) -> None:
         if self._calls.pop(call.stream_id, None) is not None:
             self._leases.ended(call.grant)
+
+    def _doubt(self, call: Call) -> None:
+        if self._calls.pop(call.stream_id, None) is not None:
+            self._leases.lost(call.grant)
 
     def _end(self, reason: str) -> None:
         calls, self._calls, self._items = self._calls, {}, []

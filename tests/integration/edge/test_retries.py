@@ -37,6 +37,23 @@ async def test_refused_lease_goes_to_the_head(start, body, reason):
         assert others[-1].waited_ms > 0
 
 
+@pytest.mark.parametrize(("reason", "doubted"), [("LEASE_REFUSED", 1), ("NO_SLOT", 0)])
+async def test_a_lease_that_a_worker_disowns_is_doubted(start, body, reason, doubted):
+    """The slot of a lease that its worker does not know for its own is given back by a Void."""
+    async with start() as stack:
+
+        def script(run):
+            if len(stack.worker.runs) == 1:
+                run.fail(ErrorReason.Value(f"ERROR_REASON_{reason}"))
+            else:
+                run.answer("fine")
+
+        stack.worker.script = script
+        response = await stack.client.post(CHAT, json=body())
+        assert response.status_code == 200
+        assert len(stack.scheduler.losts) == doubted
+
+
 async def test_refused_until_the_queue_deadline(start, body):
     """Refusals end as 429 when the time in the queue is over."""
     async with start(queue_timeout_s=0.3) as stack:
