@@ -15,7 +15,7 @@ import grpc.aio
 from fastrun.service import api_key, parent, rpc
 from fastrun.service.errors import ServiceError
 from fastrun.v1 import admin_pb2, admin_pb2_grpc
-from fastrun.v1.auth_pb2 import AccountState, KeyState
+from fastrun.v1.auth_pb2 import KeyState
 from fastrun.v1.error_pb2 import ErrorReason
 
 ACCOUNT = "dev"
@@ -26,7 +26,7 @@ async def provide(admin: "admin_pb2_grpc.AdminServiceAsyncStub", path: Path) -> 
     """Make sure that a file holds a key that may call.
 
     Raises:
-        ServiceError: the auth service refused, or the account was suspended by somebody.
+        ServiceError: the auth service refused.
         OSError: the file cannot be written.
     """
     await _provide_account(admin)
@@ -44,10 +44,6 @@ async def _provide_account(admin: "admin_pb2_grpc.AdminServiceAsyncStub") -> Non
         refused = ServiceError.of_rpc(error)
         if refused.detail.reason != ErrorReason.ERROR_REASON_ALREADY_EXISTS:
             raise refused from error
-        accounts = await admin.ListAccounts(admin_pb2.ListAccountsRequest(), timeout=TIMEOUT_S)
-        state = next(each.state for each in accounts.accounts if each.name == ACCOUNT)
-        if state != AccountState.ACCOUNT_STATE_PENDING:
-            return  # approved, or suspended by somebody who meant it
     await admin.ApproveAccount(admin_pb2.ApproveAccountRequest(account=ACCOUNT), timeout=TIMEOUT_S)
 
 
