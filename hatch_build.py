@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hatchling.builders.config import BuilderConfig
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ROOT = Path(__file__).parent
@@ -44,7 +45,7 @@ def generate(root: Path) -> None:
         raise SystemExit("protoc failed: see its message above")
 
 
-class StubsHook(BuildHookInterface):  # type: ignore[misc] # hatchling has no types here
+class StubsHook(BuildHookInterface[BuilderConfig]):
     """Hatchling calls this before it packs a wheel or links an editable install."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002
