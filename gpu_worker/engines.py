@@ -85,16 +85,16 @@ def _cpu(config: Config) -> tuple[Engine, Model]:
             cache=Path(config.cache) if config.cache else None,
             progress=Phases(),
         )
+        log.info("model_loading", model=prepared.name)
+        engine = loading.load_cpu_engine(
+            prepared,
+            slots=config.slots,
+            precision="fast" if config.precision == "fast" else "exact",
+            kv_cache_bytes=config.kv_cache_mib << 20,
+            threads=config.threads or None,
+        )
     except ModelError as error:
         raise StartError(str(error)) from error
-    log.info("model_loading", model=prepared.name)
-    engine = loading.load_cpu_engine(
-        prepared,
-        slots=config.slots,
-        precision="fast" if config.precision == "fast" else "exact",
-        kv_cache_bytes=config.kv_cache_mib << 20,
-        threads=config.threads or None,
-    )
     return engine, _model(prepared, JsonTokenizer.from_file(prepared.tokenizer), engine)
 
 
