@@ -6,6 +6,8 @@ from typing import Protocol
 
 import msgspec
 
+from gpu_worker.engine.grammar import Grammar
+
 
 class Finish(Enum):
     """Why a generation ended by itself."""
@@ -90,15 +92,35 @@ class Engine(Protocol):
     def context_length(self) -> int:
         """Prompt and completion together, in tokens."""
 
+    async def compile(self, grammar: Grammar) -> None:
+        """Check that generations can be held to a grammar, and keep it ready for them.
+
+        For refusing a request before it is accepted: a ``generate`` with an equal grammar soon
+        after does not compile it again. Nothing is held for it that has to be given back.
+
+        Raises:
+            GrammarError: this engine cannot hold a generation to it; names what it cannot do.
+        """
+
     def generate(
-        self, token_ids: Sequence[int], sampling: SamplingParams, *, cache_salt: str
+        self,
+        token_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        cache_salt: str,
+        grammar: Grammar | None = None,
     ) -> AsyncGenerator[StepOutput, None]:
-        """Generate until a stop token or max_tokens.
+        """Generate until a stop token, max_tokens or the grammar's end.
 
         Closing the generator aborts: when ``aclose()`` returns, the engine holds nothing of the
         request any more. Prefix-cache blocks are shared only between requests of equal cache_salt.
 
+        With a grammar, the completion is text that the grammar allows, or the beginning of one if
+        it ends with ``Finish.LENGTH``. A stop token comes only where the grammar may end; where
+        nothing else could follow, the generation ends with ``Finish.STOP`` and no further token.
+
         Raises:
+            GrammarError: as for ``compile``, before anything is scheduled.
             EngineError: this request failed.
             EngineDeadError: the engine failed as a whole.
         """

@@ -18,6 +18,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from hashlib import blake2b
 
 from gpu_worker.dialect.special_tokens import SpecialTokens
+from gpu_worker.engine.grammar import Grammar, GrammarError
 from gpu_worker.engine.protocol import (
     EngineDeadError,
     EngineError,
@@ -175,12 +176,24 @@ class ScriptedEngine:
         """Prompt and completion together, in tokens."""
         return self._context_length
 
+    async def compile(self, grammar: Grammar) -> None:
+        """Refuse: a script says what it says."""
+        del grammar
+        raise GrammarError("the scripted engine cannot constrain its output")
+
     async def generate(
-        self, token_ids: Sequence[int], sampling: SamplingParams, *, cache_salt: str
+        self,
+        token_ids: Sequence[int],
+        sampling: SamplingParams,
+        *,
+        cache_salt: str,
+        grammar: Grammar | None = None,
     ) -> AsyncGenerator[StepOutput, None]:
         """Generate what the prompt's script says."""
         del cache_salt  # there is no cache
         self.health()
+        if grammar is not None:
+            await self.compile(grammar)
         room = self._context_length - len(token_ids)
         if not token_ids or sampling.max_tokens < 1 or room < 1:
             raise EngineError("a generation needs a prompt that fits and max_tokens of at least 1")

@@ -17,6 +17,7 @@ from gpu_worker.engine.cpu.blocks import BlockPool
 from gpu_worker.engine.cpu.network import Network
 from gpu_worker.engine.cpu.sampler import sample
 from gpu_worker.engine.cpu.sequence import Sequence
+from gpu_worker.engine.grammar import Grammar, GrammarError
 from gpu_worker.engine.protocol import (
     EngineDeadError,
     EngineError,
@@ -122,10 +123,22 @@ class CpuEngine:
         """Prompt and completion together, in tokens."""
         return self._context_length
 
+    async def compile(self, grammar: Grammar) -> None:
+        """Check a grammar and keep it ready."""
+        del grammar
+        raise GrammarError("this version of the CPU engine cannot constrain its output")
+
     async def generate(
-        self, token_ids: ReadOnlySequence[int], sampling: SamplingParams, *, cache_salt: str
+        self,
+        token_ids: ReadOnlySequence[int],
+        sampling: SamplingParams,
+        *,
+        cache_salt: str,
+        grammar: Grammar | None = None,
     ) -> AsyncGenerator[StepOutput, None]:
         """Generate; max_tokens is cut to what the context holds."""
+        if grammar is not None:
+            await self.compile(grammar)
         sequence = self._sequence(token_ids, sampling, cache_salt)
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
