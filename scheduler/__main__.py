@@ -20,6 +20,7 @@ from scheduler.sessions import Sessions
 
 OBSERVE_INTERVAL_S = 1.0
 STUCK_AFTER_S = 10.0
+STOP_GRACE_S = 1.0
 
 
 class Scheduler:
@@ -68,7 +69,7 @@ class Scheduler:
         if self._observing is not None:
             self._observing.cancel()
         self._servicer.close()
-        await self._server.stop(0)
+        await self._server.stop(STOP_GRACE_S)
         self._admin.close()
 
     async def _observe(self) -> None:

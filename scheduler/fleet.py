@@ -31,6 +31,8 @@ class Worker:
     left_at: float = 0.0
     """When its last session ended."""
     gone: bool = False
+    draining: bool = False
+    """It finishes what it runs and takes nothing new."""
     granted_at: float = 0.0
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
     listed: frozenset[str] = frozenset()
@@ -39,7 +41,7 @@ class Worker:
     @property
     def takes_requests(self) -> bool:
         """Neither gone nor draining."""
-        return not self.gone and self.heartbeat.state != WorkerState.WORKER_STATE_DRAINING
+        return not (self.gone or self.draining)
 
     def state(self, now: float) -> str:
         """Return `serving`, `draining`, `suspect` or `gone`."""
@@ -121,6 +123,7 @@ class Fleet:
             self._remove(former)
             if former.instance_id == worker.instance_id:
                 worker.heartbeat = former.heartbeat
+                worker.draining = former.draining
                 worker.granted_at = former.granted_at
             else:
                 self._fence(former.instance_id)
@@ -133,6 +136,7 @@ class Fleet:
     def beat(self, worker: Worker, heartbeat: Heartbeat, now: float) -> None:
         """Note a heartbeat."""
         worker.heartbeat = heartbeat
+        worker.draining = heartbeat.state == WorkerState.WORKER_STATE_DRAINING
         worker.listed = frozenset(heartbeat.running_lease_ids)
         worker.suspect_at = now + self._suspect_after_s
 

@@ -1,6 +1,5 @@
 """Which worker gets a request."""
 
-from fastrun.v1.scheduler_pb2 import Heartbeat, WorkerState
 from fastrun.v1.worker_pb2 import ModelCard
 from scheduler import placement
 from scheduler.fleet import Worker
@@ -9,7 +8,6 @@ NOW = 100.0
 
 
 def worker(worker_id, *, slots=4, suspect=False, gone=False, draining=False, granted_at=0.0):
-    state = WorkerState.WORKER_STATE_DRAINING if draining else WorkerState.WORKER_STATE_SERVING
     return Worker(
         worker_id=worker_id,
         instance_id=worker_id,
@@ -20,7 +18,7 @@ def worker(worker_id, *, slots=4, suspect=False, gone=False, draining=False, gra
         suspect_at=NOW if suspect else NOW + 1,
         gone=gone,
         granted_at=granted_at,
-        heartbeat=Heartbeat(state=state),
+        draining=draining,
     )
 
 
