@@ -111,7 +111,6 @@ class Sessions:
             self._replace(former.link, self._edge_links)
         self._edge_links[link] = edge
         self._welcome_edge(link, edge)
-        link.send(EdgeReply(models=self.models()))
         for lease in self.admission.leases.of_edge(edge.edge_id):
             if lease.lease_id not in edge.listed and lease.state is not LeaseState.VOIDING:
                 self.admission.void(lease)
@@ -302,7 +301,9 @@ class Sessions:
             self._welcome_worker(worker_link, worker)
 
     def _welcome_edge(self, link: EdgeLink, edge: Edge) -> None:
+        """Send the models along: an edge heeds only those of the scheduler that leads."""
         link.send(EdgeReply(welcome=EdgeWelcome(term=self.leader.tell(edge.edge_id))))
+        link.send(EdgeReply(models=self.models()))
 
     def _welcome_worker(self, link: WorkerLink, worker: Worker) -> None:
         term = self.leader.tell(worker.instance_id)

@@ -229,6 +229,8 @@ def test_everybody_is_told_when_the_term_rises(desk):
     assert again.lease_key == welcome.lease_key != before.lease_key
     desk.edge("e2", term=9)
     assert worker.take("welcome")[0].term == 10
+    welcome, models = edge.take()
+    assert (welcome.term, len(models.models)) == (10, 1)
 
 
 def test_a_peer_that_reconnects_does_not_raise_the_term(desk):
