@@ -15,6 +15,7 @@ import asyncio
 import re
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 
 from gpu_worker.dialect.special_tokens import SpecialTokens
@@ -161,6 +162,7 @@ class ScriptedEngine:
         self._seconds_per_prompt_token = seconds_per_prompt_token
         self._running: list[_Generation] = []
         self._waiting: deque[_Generation] = deque()
+        self._admitted = asyncio.Event()
         self._steps: asyncio.Task[None] | None = None
         self._death: str | None = None
         self._prompt_tokens = 0
@@ -241,10 +243,18 @@ class ScriptedEngine:
         loop = asyncio.get_running_loop()
         due = loop.time()
         while self._running:
+            begins_in_s = min(each.begins_at for each in self._running) - loop.time()
+            if begins_in_s > 0:
+                await self._admitted_within(begins_in_s)  # what comes may begin sooner
+                continue
             due = max(due + self._seconds_per_token, loop.time() - self._seconds_per_token)
-            due = max(due, min(generation.begins_at for generation in self._running))
             await asyncio.sleep(due - loop.time())
             self._step(loop.time())
+
+    async def _admitted_within(self, timeout_s: float) -> None:
+        self._admitted.clear()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._admitted.wait(), timeout_s)
 
     def _step(self, now: float) -> None:
         for generation in self._running.copy():
@@ -269,6 +279,7 @@ class ScriptedEngine:
             generation.begins_at = now + prefill
             self._prompt_tokens += generation.prompt_tokens
             self._running.append(generation)
+            self._admitted.set()
 
     def _remove(self, generation: _Generation) -> None:
         if generation in self._running:

@@ -197,10 +197,16 @@ def test_odd_folder(machine, scripted):
 def test_dead_service_is_started_again(machine, scripted, eventually):
     """A service that dies is started again, and the stack answers again; the death is told."""
     up = machine.up("--ephemeral", "--json", *scripted).wait_ready()
+    before = up.fleet().workers[0].instance_id
     worker = next(pid for pid, name in machine.processes().items() if "-m gpu_worker" in name)
     os.kill(worker, signal.SIGKILL)
 
-    assert eventually(lambda: any(each.state == "serving" for each in up.fleet().workers))
+    def is_back():
+        return any(
+            each.state == "serving" and each.instance_id != before for each in up.fleet().workers
+        )
+
+    assert eventually(is_back)
     with up.client() as client:
         answer = client.chat.completions.create(
             model="scripted", messages=[{"role": "user", "content": "Hello"}], max_tokens=5

@@ -83,6 +83,19 @@ async def test_prefill_takes_time_by_length():
     assert loop.time() - began >= 0.05
 
 
+async def test_a_long_prompt_holds_up_no_short_one():
+    """A short prompt is answered while a longer one that came before is still read."""
+    engine = ScriptedEngine(seconds_per_prompt_token=0.01)
+    long = asyncio.create_task(run(engine, "x" * 100_000))
+    await asyncio.sleep(0)  # the long one has come
+
+    assert await run(engine, "[[text=Hi]]") == ("Hi", Finish.STOP)
+    assert not long.done()
+    await engine.close()
+    with pytest.raises(EngineDeadError):
+        await long
+
+
 async def test_tokens_come_at_the_pace():
     """Tokens do not come faster than the set pace."""
     engine = ScriptedEngine(seconds_per_token=0.005)
