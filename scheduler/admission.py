@@ -1,8 +1,13 @@
-"""Who gets a slot: joins queue, placement and leases into an answer for each request.
+"""Who gets a slot: joins queue, placement and leases into answers for each request.
+
+A request has one generation or several, and each one needs a slot of its own: granted one by one as
+slots free, refused together. At arrival a request is refused as a whole or not at all.
 
 Between two events nothing that waits could be placed: every event that frees or adds a slot ends
 with fill(). So a newcomer that can be placed overtakes nobody who could be.
 """
+
+from collections import deque
 
 from fastrun.service import leases as signed
 from fastrun.v1.error_pb2 import ErrorReason
@@ -55,29 +60,28 @@ class Admission:
     # What edges ask
 
     def acquire(self, edge: Edge, acquire: Acquire, now: float) -> None:
-        """Answer a request for a slot with Granted, Queued or Rejected.
+        """Answer a request for slots with Granted for each, or Queued or Rejected for the rest.
 
-        A request that waits already keeps its place. One that was granted a lease before has lost
-        it, or the edge would not ask: that lease is voided, and its slot comes back by the worker.
+        A generation that waits already keeps its place. One that was granted a lease before has
+        lost it, or the edge would not ask: that lease is voided, and its slot comes back by the
+        worker. All that do not wait yet get a place together.
         """
-        if present := self.queue.find(edge.edge_id, acquire.request_id):
-            self._say_position(present)
+        places = self.queue.of_request(edge.edge_id, acquire.request_id)
+        present = {each for waiting in places for each in waiting.generations}
+        asked = dict.fromkeys(acquire.generations or (0,))
+        generations = deque(each for each in asked if each not in present)
+        if not generations:
+            self._say_position(places[0])
             return
-        for lease in self.leases.of_request(edge.edge_id, acquire.request_id):
-            self.void(lease)
-        waiting = self._waiting(edge, acquire, now)
-        worker = self._choose(waiting, now)
-        if worker is not None:
-            self._grant(waiting, worker, now)
-        elif reason := self.refusals.why_not_wait(waiting, now):
-            self._reject(waiting, reason, now)
-        else:
-            self.queue.add(waiting)
-            self._say_position(waiting)
+        for generation in generations:
+            for lease in self.leases.of_generation(edge.edge_id, acquire.request_id, generation):
+                self.void(lease)
+        waiting = self._waiting(edge, acquire, generations, now)
+        self._admit(waiting, now, waits_already=bool(places))
 
     def cancel(self, edge: Edge, request_id: str) -> None:
-        """End the wait of a request without an answer; if it was granted, its edge releases."""
-        if waiting := self.queue.find(edge.edge_id, request_id):
+        """End the wait of a request without an answer; what was granted, its edge releases."""
+        for waiting in self.queue.of_request(edge.edge_id, request_id):
             self.queue.remove(waiting)
 
     def release(self, edge: Edge, lease_id: str, now: float) -> None:
@@ -122,8 +126,7 @@ class Admission:
         """Give free slots of a model to those who wait."""
         while self._has_free_slot(model) and (turn := self._next_turn(model, now)):
             waiting, worker = turn
-            self.queue.remove(waiting)
-            self._grant(waiting, worker, now)
+            self._grant(waiting, self.queue.take(waiting), worker, now)
 
     def review(self, model: str, now: float) -> None:
         """Refuse what waits in vain, when a worker of a model has gone or takes nothing more.
@@ -147,18 +150,42 @@ class Admission:
         for waiting in self.queue.expired(now):
             self._reject(waiting, self.refusals.why_expired(waiting), now)
 
+    def _admit(self, waiting: Waiting, now: float, *, waits_already: bool) -> None:
+        """Give a newcomer what is free, and let it wait for the rest; or refuse it as a whole."""
+        wanted = len(waiting.generations)
+        free = placement.free_slots(
+            self._fleet.of_model(waiting.model),
+            held=self.leases.held,
+            excluded=waiting.excluded,
+            wanted=wanted,
+        )
+        admitted = free > 0 or waits_already
+        if free < wanted and (
+            reason := self.refusals.why_not_wait(waiting, now, admitted=admitted)
+        ):
+            self._reject(waiting, reason, now)
+            return
+        while waiting.generations and (worker := self._choose(waiting, now)):
+            self._grant(waiting, waiting.generations.popleft(), worker, now)
+        if waiting.generations:
+            self.queue.add(waiting)
+            self._say_position(waiting)
+
     def _next_turn(self, model: str, now: float) -> tuple[Waiting, Worker] | None:
         for waiting in self.queue.line(model):
             if worker := self._choose(waiting, now):
                 return waiting, worker
         return None
 
-    def _waiting(self, edge: Edge, acquire: Acquire, now: float) -> Waiting:
+    def _waiting(
+        self, edge: Edge, acquire: Acquire, generations: deque[int], now: float
+    ) -> Waiting:
         self._numbers += 1
         arrived_at = now - acquire.waited_ms / 1000
         return Waiting(
             edge_id=edge.edge_id,
             request_id=acquire.request_id,
+            generations=generations,
             account_id=acquire.account_id,
             model=acquire.model,
             excluded=frozenset(acquire.excluded_worker_ids),
@@ -183,7 +210,7 @@ class Admission:
             for worker in self._fleet.of_model(model)
         )
 
-    def _grant(self, waiting: Waiting, worker: Worker, now: float) -> None:
+    def _grant(self, waiting: Waiting, generation: int, worker: Worker, now: float) -> None:
         claims = LeaseClaims(
             lease_id=self._new_id(),
             request_id=waiting.request_id,
@@ -191,6 +218,7 @@ class Admission:
             instance_id=worker.instance_id,
             edge_id=waiting.edge_id,
             term=self._leader.term,
+            generation=generation,
         )
         self.leases.grant(claims, slots=worker.slots, now=now)
         worker.granted_at = now
@@ -202,17 +230,22 @@ class Admission:
             worker_id=worker.worker_id,
             instance_id=worker.instance_id,
             address=worker.address,
+            generation=generation,
         )
         self._send(waiting.edge_id, EdgeReply(granted=granted))
 
     def _reject(self, waiting: Waiting, reason: ErrorReason.ValueType, now: float) -> None:
         self._recorder.rejected(reason)
         error = self.refusals.detail(reason, waiting.model, now)
-        rejected = Rejected(request_id=waiting.request_id, error=error)
+        rejected = Rejected(
+            request_id=waiting.request_id, error=error, generations=waiting.generations
+        )
         self._send(waiting.edge_id, EdgeReply(rejected=rejected))
 
     def _say_position(self, waiting: Waiting) -> None:
-        position = self.queue.line(waiting.model).position(waiting)
+        """Tell how near a request is to its next slot, at whichever of its places that is."""
+        places = self.queue.of_request(waiting.edge_id, waiting.request_id)
+        position = min(self.queue.line(each.model).position(each) for each in places)
         queued = Queued(request_id=waiting.request_id, position=position)
         self._send(waiting.edge_id, EdgeReply(queued=queued))
 

@@ -19,7 +19,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     grace_s: Seconds = 30.0
     """How long stopping may take after SIGTERM."""
     queue_per_slot: Annotated[float, msgspec.Meta(ge=0)] = 4.0
-    """How many requests may wait for a model, for each slot of its fleet; 0 refuses at once."""
+    """How many requests may wait for a model, for each slot of its fleet; 0 refuses at once. Of a
+    request with several generations that found a slot for one, the others wait in any case."""
     suspect_after_s: Seconds = 3.0
     """Without a heartbeat for so long a worker is chosen last."""
     gone_after_s: Seconds = 5.0

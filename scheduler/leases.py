@@ -6,7 +6,9 @@ A lease is granted, then running once its worker lists it, and voiding when in d
 - free(), which is the worker's word that it does not run and never can;
 - end_instance(), when the worker process it was granted on is known to be no more.
 
-and by nothing else: above all not because time has passed.
+and by nothing else: above all not because time has passed. The last is also done when a worker has
+been gone for an hour and is forgotten: its process may live, but a gone worker is granted nothing,
+and when it comes back its Hello brings along all that it still runs.
 """
 
 import enum
@@ -40,6 +42,8 @@ class Lease:
 
     lease_id: str
     request_id: str
+    generation: int
+    """Of the request."""
     account_id: str
     instance_id: str
     edge_id: str
@@ -76,7 +80,7 @@ class LeaseBook:
         self._leases: dict[str, Lease] = {}
         self._by_instance: _Index[str] = _Index()
         self._by_edge: _Index[str] = _Index()
-        self._by_request: _Index[tuple[str, str]] = _Index()
+        self._by_generation: _Index[tuple[str, str, int]] = _Index()
         # What a worker has freed never runs again: a listing that says so is out of date.
         self._freed: OrderedDict[str, None] = OrderedDict()
 
@@ -99,9 +103,9 @@ class LeaseBook:
         """Return the leases granted to an edge."""
         return list(self._by_edge.at(edge_id).values())
 
-    def of_request(self, edge_id: str, request_id: str) -> list[Lease]:
-        """Return the leases that an edge holds for a request."""
-        return list(self._by_request.at((edge_id, request_id)).values())
+    def of_generation(self, edge_id: str, request_id: str, generation: int) -> list[Lease]:
+        """Return the leases granted to an edge for one generation of a request."""
+        return list(self._by_generation.at((edge_id, request_id, generation)).values())
 
     def grant(self, claims: LeaseClaims, *, slots: int, now: float) -> Lease:
         """Hold one more of an instance's slots.
@@ -186,6 +190,7 @@ class LeaseBook:
         lease = Lease(
             lease_id=claims.lease_id,
             request_id=claims.request_id,
+            generation=claims.generation,
             account_id=claims.account_id,
             instance_id=claims.instance_id,
             edge_id=claims.edge_id,
@@ -196,11 +201,15 @@ class LeaseBook:
         self._leases[lease.lease_id] = lease
         self._by_instance.add(lease.instance_id, lease)
         self._by_edge.add(lease.edge_id, lease)
-        self._by_request.add((lease.edge_id, lease.request_id), lease)
+        self._by_generation.add(_generation(lease), lease)
         return lease
 
     def _remove(self, lease: Lease) -> None:
         del self._leases[lease.lease_id]
         self._by_instance.remove(lease.instance_id, lease)
         self._by_edge.remove(lease.edge_id, lease)
-        self._by_request.remove((lease.edge_id, lease.request_id), lease)
+        self._by_generation.remove(_generation(lease), lease)
+
+
+def _generation(lease: Lease) -> tuple[str, str, int]:
+    return (lease.edge_id, lease.request_id, lease.generation)

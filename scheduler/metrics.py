@@ -25,7 +25,7 @@ class Metrics:
         )
         self._wait = Histogram(
             "fastrun_scheduler_wait_seconds",
-            "How long requests waited here until they were granted a slot.",
+            "How long generations waited here until they were granted a slot.",
             ["model"],
             buckets=_WAIT_S,
             registry=self.registry,

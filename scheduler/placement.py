@@ -41,6 +41,30 @@ def choose(
     return best
 
 
+def free_slots(
+    workers: Iterable[Worker],
+    *,
+    held: Callable[[str], int],
+    excluded: AbstractSet[str],
+    wanted: int,
+) -> int:
+    """Count the slots that choose() could give now, one after the other.
+
+    Args:
+        workers: those that serve the model.
+        held: how many slots of an instance are held.
+        excluded: ids of workers that must not be chosen.
+        wanted: no more than these are counted.
+    """
+    free = 0
+    for worker in workers:
+        if worker.takes_requests and worker.worker_id not in excluded:
+            free += max(worker.slots - held(worker.instance_id), 0)
+            if free >= wanted:
+                return wanted
+    return free
+
+
 def possible(workers: Iterable[Worker], excluded: AbstractSet[str]) -> bool:
     """Tell whether any worker can take a request, now or once it has a free slot."""
     return any(

@@ -1,17 +1,24 @@
-"""Who waits for a slot, and whose turn it is: first come, first served, for each model."""
+"""Who waits for slots, and whose turn it is: first come, first served, for each model.
+
+All generations that one Acquire asks for stand at one place. A generation whose lease was refused
+comes back at a place of its own, also while others of its request still wait at theirs.
+"""
 
 import bisect
 import heapq
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Waiting:
-    """A request that waits for a slot; times are monotonic seconds."""
+    """A place in the queue; times are monotonic seconds."""
 
     edge_id: str
     request_id: str
+    generations: deque[int]
+    """Those of the request that still need a slot, next one first."""
     account_id: str
     model: str
     excluded: frozenset[str]
@@ -31,11 +38,23 @@ def _turn(waiting: Waiting) -> tuple[bool, float, int]:
     return (not waiting.front, waiting.arrived_at, waiting.number)
 
 
+def _request(waiting: Waiting) -> tuple[str, str]:
+    return (waiting.edge_id, waiting.request_id)
+
+
 class Line:
-    """The requests that wait for one model, next one first."""
+    """The places of those that wait for one model, next one first."""
 
     def __init__(self) -> None:
         self._line: list[Waiting] = []
+        self._places: Counter[tuple[str, str]] = Counter()
+        self.slots = 0
+        """How many slots they need in all."""
+
+    @property
+    def requests(self) -> int:
+        """How many requests wait, each with one place or several."""
+        return len(self._places)
 
     def __len__(self) -> int:
         return len(self._line)
@@ -44,15 +63,27 @@ class Line:
         return iter(self._line)
 
     def add(self, waiting: Waiting) -> None:
-        """Take a request in at its place."""
+        """Take in a place."""
         bisect.insort(self._line, waiting, key=_turn)
+        self._places[_request(waiting)] += 1
+        self.slots += len(waiting.generations)
+
+    def take(self, waiting: Waiting) -> int:
+        """Take out the next generation of a place, and return it."""
+        self.slots -= 1
+        return waiting.generations.popleft()
 
     def remove(self, waiting: Waiting) -> None:
-        """Take a request out."""
+        """Take out a place with all that still wait there."""
         del self._line[self._index(waiting)]
+        request = _request(waiting)
+        self._places[request] -= 1
+        if not self._places[request]:
+            del self._places[request]
+        self.slots -= len(waiting.generations)
 
     def position(self, waiting: Waiting) -> int:
-        """Return how many requests stand up to and with this one: 1 is next."""
+        """Return how many places there are up to and with this one: 1 is next."""
         return self._index(waiting) + 1
 
     def _index(self, waiting: Waiting) -> int:
@@ -67,7 +98,7 @@ class Queue:
 
     def __init__(self) -> None:
         self._lines: dict[str, Line] = {}
-        self._by_edge: dict[str, dict[str, Waiting]] = {}
+        self._by_edge: dict[str, dict[str, list[Waiting]]] = {}
         # What has left the queue stays in this heap until its deadline.
         self._deadlines: list[tuple[float, int, Waiting]] = []
 
@@ -82,34 +113,46 @@ class Queue:
         """Return who waits for a model; not to be changed."""
         return self._lines.get(model, _NOBODY)
 
-    def find(self, edge_id: str, request_id: str) -> Waiting | None:
-        """Return a request that waits."""
-        return self._by_edge.get(edge_id, {}).get(request_id)
+    def of_request(self, edge_id: str, request_id: str) -> list[Waiting]:
+        """Return the places at which generations of a request wait."""
+        return list(self._by_edge.get(edge_id, {}).get(request_id, ()))
 
     def of_edge(self, edge_id: str) -> list[Waiting]:
-        """Return what waits for an edge."""
-        return list(self._by_edge.get(edge_id, {}).values())
+        """Return all places at which something waits for an edge."""
+        requests = self._by_edge.get(edge_id, {})
+        return [waiting for places in requests.values() for waiting in places]
 
     def add(self, waiting: Waiting) -> int:
-        """Let a request wait.
+        """Let generations of a request wait that wait nowhere yet.
 
         Returns:
             Its position: 1 is next.
         """
         line = self._lines.setdefault(waiting.model, Line())
         line.add(waiting)
-        self._by_edge.setdefault(waiting.edge_id, {})[waiting.request_id] = waiting
+        requests = self._by_edge.setdefault(waiting.edge_id, {})
+        requests.setdefault(waiting.request_id, []).append(waiting)
         heapq.heappush(self._deadlines, (waiting.deadline, waiting.number, waiting))
         return line.position(waiting)
 
+    def take(self, waiting: Waiting) -> int:
+        """End the wait of the next generation of a place, and return it."""
+        generation = self._lines[waiting.model].take(waiting)
+        if not waiting.generations:
+            self.remove(waiting)
+        return generation
+
     def remove(self, waiting: Waiting) -> None:
-        """End the wait of a request."""
+        """End the wait of all that still wait at a place."""
         line = self._lines[waiting.model]
         line.remove(waiting)
         if not line:
             del self._lines[waiting.model]
         requests = self._by_edge[waiting.edge_id]
-        del requests[waiting.request_id]
+        places = requests[waiting.request_id]
+        places.remove(waiting)
+        if not places:
+            del requests[waiting.request_id]
         if not requests:
             del self._by_edge[waiting.edge_id]
 
@@ -130,4 +173,4 @@ class Queue:
             yield waiting
 
     def _waits(self, waiting: Waiting) -> bool:
-        return self.find(waiting.edge_id, waiting.request_id) is waiting
+        return waiting in self._by_edge.get(waiting.edge_id, {}).get(waiting.request_id, ())

@@ -30,7 +30,7 @@ class FreeingRate:
         """Note that a slot has become free."""
         self._freed_at.append(now)
 
-    def wait_s(self, places: int, now: float) -> float:
+    def wait_s(self, slots: int, now: float) -> float:
         """Estimate how long it takes until so many slots have become free.
 
         Returns:
@@ -41,7 +41,7 @@ class FreeingRate:
         if not self._freed_at:
             return UNMEASURED_WAIT_S
         span = max(now - self._freed_at[0], 1.0)
-        return places * span / len(self._freed_at)
+        return slots * span / len(self._freed_at)
 
 
 class Refusals:
@@ -66,17 +66,30 @@ class Refusals:
         """Note that a slot of a model has become free."""
         self._rates.setdefault(model, FreeingRate()).record(now)
 
-    def why_not_wait(self, waiting: Waiting, now: float) -> ErrorReason.ValueType | None:
-        """Return why a request that found no slot is refused at once; None lets it wait."""
+    def why_not_wait(
+        self, waiting: Waiting, now: float, *, admitted: bool
+    ) -> ErrorReason.ValueType | None:
+        """Return why a request that found too few slots is refused at once; None lets it wait.
+
+        The bound is for requests that have nothing yet. One that is admitted waits outside it with
+        what is left: to refuse it would throw away what its other generations do.
+
+        Args:
+            waiting: what it asks for.
+            now: monotonic seconds.
+            admitted: some of its generations get a slot at once, or wait here already.
+        """
         reason = self.why_hopeless(waiting)
         if reason is None and waiting.deadline <= now:
             reason = self.why_expired(waiting)
         if reason is not None or not self._possible(waiting):
             return reason
+        if admitted:
+            return None
         # These have stood in a queue before: a worker's refusal or a new scheduler, to which the
         # fleet comes back piece by piece, is no reason to lose the place.
         bounded = self.complete and not waiting.front
-        full = bounded and len(self._queue.line(waiting.model)) >= self.bound(waiting.model)
+        full = bounded and self._queue.line(waiting.model).requests >= self.bound(waiting.model)
         return ErrorReason.ERROR_REASON_QUEUE_FULL if full or not self._per_slot else None
 
     def why_hopeless(self, waiting: Waiting) -> ErrorReason.ValueType | None:
@@ -101,7 +114,7 @@ class Refusals:
             after = self._retry_after_ms(NO_WORKER_RETRY_S)
             return ErrorDetail(reason=reason, message=_NO_WORKER, retry_after_ms=after)
         rate = self._rates.get(model) or FreeingRate()
-        after = self._retry_after_ms(rate.wait_s(len(self._queue.line(model)) + 1, now))
+        after = self._retry_after_ms(rate.wait_s(self._queue.line(model).slots + 1, now))
         return ErrorDetail(reason=reason, message=_AT_CAPACITY, retry_after_ms=after)
 
     def _possible(self, waiting: Waiting) -> bool:

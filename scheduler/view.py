@@ -38,7 +38,7 @@ def fleet_view(sessions: Sessions, *, drift_after_s: float, now: float) -> Watch
     queues = [
         QueueStatus(
             model=model,
-            waiting=len(admission.queue.line(model)),
+            waiting=admission.queue.line(model).requests,
             bound=admission.refusals.bound(model),
         )
         for model in sorted(fleet.cards)

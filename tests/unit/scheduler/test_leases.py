@@ -7,9 +7,13 @@ from scheduler import leases
 from scheduler.leases import LeaseBook, LeaseState, NoSlotError
 
 
-def claims(lease_id="l1", instance_id="i1", edge_id="e1", request_id="r1"):
+def claims(lease_id="l1", instance_id="i1", edge_id="e1", request_id="r1", generation=0):
     return LeaseClaims(
-        lease_id=lease_id, instance_id=instance_id, edge_id=edge_id, request_id=request_id
+        lease_id=lease_id,
+        instance_id=instance_id,
+        edge_id=edge_id,
+        request_id=request_id,
+        generation=generation,
     )
 
 
@@ -100,15 +104,17 @@ def test_what_was_freed_stays_freed(book):
     assert book.strays("i1", ["l1", "l2"]) == ["l2"]
 
 
-def test_leases_are_found_by_edge_and_request(book):
+def test_leases_are_found_by_edge_and_generation(book):
     """Both indexes lose what has ended."""
     first = grant(book, "l1")
-    second = grant(book, "l2", request_id="r2")
+    second = grant(book, "l2", generation=1)
     assert book.of_edge("e1") == [first, second]
-    assert book.of_request("e1", "r2") == [second]
+    assert book.of_generation("e1", "r1", 1) == [second]
+    assert book.of_generation("e1", "r2", 1) == book.of_generation("e2", "r1", 1) == []
     book.release(second)
     assert book.of_edge("e1") == [first]
-    assert book.of_request("e1", "r2") == []
+    assert book.of_generation("e1", "r1", 1) == []
+    assert book.of_generation("e1", "r1", 0) == [first]
 
 
 def test_memory_of_freed_leases_is_bounded(book, monkeypatch):

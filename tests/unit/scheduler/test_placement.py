@@ -59,6 +59,25 @@ def test_equals_take_turns():
     assert choose(worker("a", granted_at=2.0), worker("b", granted_at=1.0)) == "b"
 
 
+def test_free_slots_are_those_that_could_be_chosen():
+    """Over all workers that may be chosen, and no more than are wanted."""
+    workers = [worker("a"), worker("b", suspect=True), worker("gone", gone=True), worker("x")]
+
+    def free(wanted):
+        return placement.free_slots(
+            workers, held=lambda each: 3 if each == "a" else 0, excluded={"x"}, wanted=wanted
+        )
+
+    assert [free(wanted) for wanted in (1, 4, 128)] == [1, 4, 5]
+
+
+def test_more_leases_than_slots_are_no_free_slots():
+    """A worker that comes back with fewer slots than it runs takes nothing from the others."""
+    workers = [worker("a", slots=1), worker("b", slots=1)]
+    held = {"a": 3, "b": 0}
+    assert placement.free_slots(workers, held=held.get, excluded=set(), wanted=8) == 1
+
+
 def test_a_busy_worker_is_a_possible_one():
     """A request can wait for a busy worker, not for one that will never take it."""
     assert placement.possible([worker("a")], set())

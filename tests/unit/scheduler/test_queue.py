@@ -1,6 +1,7 @@
 """Whose turn it is."""
 
 import itertools
+from collections import deque
 
 import pytest
 
@@ -9,10 +10,20 @@ from scheduler.queue import Queue, Waiting
 numbers = itertools.count(1)
 
 
-def waiting(request_id, *, arrived_at=0.0, deadline=10.0, front=False, model="m", edge_id="e1"):
+def waiting(
+    request_id,
+    *,
+    generations=(0,),
+    arrived_at=0.0,
+    deadline=10.0,
+    front=False,
+    model="m",
+    edge_id="e1",
+):
     return Waiting(
         edge_id=edge_id,
         request_id=request_id,
+        generations=deque(generations),
         account_id="acc",
         model=model,
         excluded=frozenset(),
@@ -95,8 +106,40 @@ def test_requests_are_found_by_edge(queue):
     first, second = waiting("a"), waiting("a", edge_id="e2")
     queue.add(first)
     queue.add(second)
-    assert queue.find("e2", "a") is second
+    assert queue.of_request("e2", "a") == [second]
     assert queue.of_edge("e1") == [first]
     queue.remove(first)
-    assert queue.find("e1", "a") is None
+    assert queue.of_request("e1", "a") == []
     assert order(queue) == ["a"]
+
+
+def test_generations_of_one_place_leave_one_by_one(queue):
+    """The place stays where it is until the last one has its slot."""
+    many = waiting("a", generations=(0, 2, 5))
+    queue.add(many)
+    queue.add(waiting("b", arrived_at=1.0))
+    assert (queue.line("m").slots, queue.line("m").requests) == (4, 2)
+    assert [queue.take(many) for _ in range(2)] == [0, 2]
+    assert order(queue) == ["a", "b"]
+    assert queue.line("m").slots == 2
+    assert queue.take(many) == 5
+    assert order(queue) == ["b"]
+    assert queue.of_request("e1", "a") == []
+    assert queue.next_deadline() == 10.0
+
+
+def test_a_request_with_two_places_is_one_request(queue):
+    """They count as one, and each has its own deadline."""
+    rest, retry = (
+        waiting("a", generations=(1, 2)),
+        waiting("a", generations=(0,), front=True, deadline=5.0),
+    )
+    queue.add(rest)
+    assert queue.add(retry) == 1
+    line = queue.line("m")
+    assert (line.requests, line.slots, len(line)) == (1, 3, 2)
+    assert list(queue.expired(5.0)) == [retry]
+    assert queue.of_request("e1", "a") == [rest]
+    assert (line.requests, line.slots) == (1, 2)
+    queue.remove(rest)
+    assert (line.requests, line.slots) == (0, 0)
