@@ -120,7 +120,8 @@ class Engine(Protocol):
         nothing else could follow, the generation ends with ``Finish.STOP`` and no further token.
 
         Raises:
-            GrammarError: as for ``compile``, before anything is scheduled.
+            GrammarError: as for ``compile``, before anything is scheduled; or in mid-stream, if
+                it turned out too costly to follow, on this engine and every other.
             EngineError: this request failed.
             EngineDeadError: the engine failed as a whole.
         """

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from gpu_worker.engine.grammar import GrammarError
 from gpu_worker.engine.protocol import EngineError, Finish, StepOutput, TokenLogprobs
 
 
@@ -15,7 +16,7 @@ class TokenStream:
         self._token_ids: list[int] = []
         self._logprobs: list[TokenLogprobs] = []
         self._finish: Finish | None = None
-        self._error: EngineError | None = None
+        self._error: EngineError | GrammarError | None = None
 
     def add(self, token_id: int, logprobs: TokenLogprobs | None, finish: Finish | None) -> None:
         """Add a token; nothing follows one that finishes."""
@@ -25,7 +26,7 @@ class TokenStream:
         self._finish = finish
         self._moved.set()
 
-    def fail(self, error: EngineError) -> None:
+    def fail(self, error: EngineError | GrammarError) -> None:
         """End with an error; tokens that wait are dropped."""
         self._error = error
         self._moved.set()
@@ -35,6 +36,7 @@ class TokenStream:
 
         Raises:
             EngineError: the stream failed.
+            GrammarError: its grammar cannot be followed any further.
         """
         await self._moved.wait()
         self._moved.clear()

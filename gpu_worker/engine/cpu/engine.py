@@ -14,6 +14,7 @@ import structlog
 
 from gpu_worker.engine.cpu.batch import ContinuousBatch
 from gpu_worker.engine.cpu.blocks import BlockPool
+from gpu_worker.engine.cpu.constraint import Constraint, GrammarCompiler
 from gpu_worker.engine.cpu.network import Network
 from gpu_worker.engine.cpu.sampler import sample
 from gpu_worker.engine.cpu.sequence import Sequence
@@ -70,6 +71,7 @@ class CpuEngine:
         slots: int,
         context_length: int,
         blocks: int,
+        grammars: GrammarCompiler | None = None,
         tokens_per_step: int = TOKENS_PER_STEP,
         stalled_after_s: float = STALLED_AFTER_S,
         clock: Callable[[], float] = time.monotonic,
@@ -81,11 +83,14 @@ class CpuEngine:
             slots: how many generations run at once.
             context_length: of the model, in tokens; less if the blocks hold less.
             blocks: size of the KV cache.
+            grammars: for the model's vocabulary; without it every grammar is refused. The engine
+                closes it.
             tokens_per_step: how many tokens a step computes at most.
             stalled_after_s: how long a step may take before the engine counts as dead.
             clock: monotonic seconds.
         """
         self._network = network
+        self._grammars = grammars
         self._slots = slots
         self._context_length = min(context_length, blocks * network.block_size)
         self._pool = BlockPool(blocks)
@@ -125,8 +130,7 @@ class CpuEngine:
 
     async def compile(self, grammar: Grammar) -> None:
         """Check a grammar and keep it ready."""
-        del grammar
-        raise GrammarError("this version of the CPU engine cannot constrain its output")
+        await self._compile(grammar)
 
     async def generate(
         self,
@@ -137,9 +141,8 @@ class CpuEngine:
         grammar: Grammar | None = None,
     ) -> AsyncGenerator[StepOutput, None]:
         """Generate; max_tokens is cut to what the context holds."""
-        if grammar is not None:
-            await self.compile(grammar)
-        sequence = self._sequence(token_ids, sampling, cache_salt)
+        constraint = None if grammar is None else (await self._compile(grammar)).copy()
+        sequence = self._sequence(token_ids, sampling, cache_salt, constraint)
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._loop = loop
@@ -188,12 +191,25 @@ class CpuEngine:
         if self._death is None:
             self._death = "the engine was closed"
         self._commands.put(self._stop)
+        if self._grammars is not None:
+            self._grammars.close()
         await asyncio.to_thread(self._thread.join, CLOSE_TIMEOUT_S)
         self._fail_all(self._death)
         self._network.close()
 
+    async def _compile(self, grammar: Grammar) -> Constraint:
+        if self._death is not None:
+            raise EngineDeadError(self._death)
+        if self._grammars is None:
+            raise GrammarError("this engine was loaded without a vocabulary to constrain")
+        return await self._grammars.compile(grammar)
+
     def _sequence(
-        self, token_ids: ReadOnlySequence[int], sampling: SamplingParams, cache_salt: str
+        self,
+        token_ids: ReadOnlySequence[int],
+        sampling: SamplingParams,
+        cache_salt: str,
+        constraint: Constraint | None,
     ) -> Sequence:
         """Check a request, so that nothing reaches the network that could harm other requests."""
         if self._death is not None:
@@ -215,6 +231,7 @@ class CpuEngine:
             max_tokens=min(sampling.max_tokens, room),
             cache_salt=cache_salt,
             block_size=self._network.block_size,
+            restriction=constraint,
         )
 
     # What follows down to _tell runs in the step thread.
@@ -248,8 +265,7 @@ class CpuEngine:
         self._taken += 1
 
     def _abort(self, stream: _Stream) -> None:
-        self._batch.remove(stream.sequence)
-        self._stream_of.pop(stream.sequence, None)
+        self._drop(stream.sequence)
         self._tell(self._release, stream)
 
     def _stop(self) -> None:
@@ -261,17 +277,25 @@ class CpuEngine:
         self._batch.commit(rows)
         sequences = [row.sequence for row in rows if row.samples]
         tokens = []
-        for sequence, (token_id, logprobs) in zip(
+        for sequence, choice in zip(
             sequences, sample(logits, [s.sampler for s in sequences]), strict=True
         ):
-            finish = sequence.append(token_id)
-            tokens.append(_Token(self._stream_of[sequence], token_id, logprobs, finish))
+            stream = self._stream_of[sequence]
+            if isinstance(choice, GrammarError):
+                self._drop(sequence)
+                self._tell(self._fail, (stream, choice))
+                continue
+            finish = sequence.append(choice.token_id)
+            tokens.append(_Token(stream, choice.token_id, choice.logprobs, finish))
             if finish is not None:
-                self._batch.remove(sequence)
-                del self._stream_of[sequence]
+                self._drop(sequence)
         self._completion_tokens += len(tokens)
         if tokens:
             self._tell(self._deliver, tokens)
+
+    def _drop(self, sequence: Sequence) -> None:
+        self._batch.remove(sequence)
+        self._stream_of.pop(sequence, None)
 
     def _tell(self, callback: Callable[[_Value], None], value: _Value) -> None:
         """Call back in the event loop; if it is gone, so are all who wanted anything."""
@@ -297,6 +321,11 @@ class CpuEngine:
         self._streams.discard(stream)
         if not stream.released.done():
             stream.released.set_result(None)
+
+    def _fail(self, failed: tuple[_Stream, GrammarError]) -> None:
+        stream, error = failed
+        stream.fail(error)
+        self._release(stream)
 
     def _fail_all(self, reason: str) -> None:
         self._death = reason

@@ -1,5 +1,6 @@
 """Puts the CPU engine together from a prepared model."""
 
+from gpu_worker.engine.cpu.constraint import GrammarCompiler
 from gpu_worker.engine.cpu.engine import TOKENS_PER_STEP, CpuEngine
 from gpu_worker.engine.cpu.errors import ModelError
 from gpu_worker.engine.cpu.network import PagedNetwork, Precision
@@ -39,6 +40,12 @@ def load_cpu_engine(
     except Exception as error:  # OpenVINO raises several kinds
         reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
         raise ModelError(f"model {model.name!r} cannot be loaded: {reason[0]}") from error
+    try:
+        grammars = GrammarCompiler(
+            model.tokenizer, vocabulary=network.vocabulary, eos_ids=model.eos_ids
+        )
+    except ModelError as error:
+        raise ModelError(f"model {model.name!r} cannot be loaded: {error}") from error
     usable = slots * -(-model.context_length // network.block_size)
     blocks = max(1, min(usable, kv_cache_bytes // network.block_bytes))
     network.allocate(blocks)
@@ -47,5 +54,6 @@ def load_cpu_engine(
         slots=slots,
         context_length=model.context_length,
         blocks=blocks,
+        grammars=grammars,
         tokens_per_step=tokens_per_step,
     )

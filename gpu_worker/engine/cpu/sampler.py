@@ -6,10 +6,12 @@ a matrix of them does not. Only the common greedy case takes all rows at once.
 
 from collections.abc import Sequence
 from hashlib import blake2b
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from gpu_worker.engine.grammar import GrammarError
 from gpu_worker.engine.protocol import SamplingParams, TokenLogprobs
 
 Floats = npt.NDArray[np.float32]
@@ -23,12 +25,28 @@ LOGPROB_FLOOR = -9999.0
 DRAW_STRIDE = 256
 
 
+class Restriction(Protocol):
+    """Which tokens may come next."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing can come next."""
+
+    def allowed(self) -> Indices:
+        """Return the ids that may come next, ascending, at least one, or raise GrammarError."""
+
+    def advance(self, token_id: int) -> None:
+        """Note what came."""
+
+
 class RowSampler:
-    """How one generation chooses its tokens, and what penalties have to remember for it."""
+    """How one generation chooses its tokens, and what has to be remembered for it."""
 
-    __slots__ = ("_penalties", "draws", "greedy", "logprobs", "sampling")
+    __slots__ = ("_penalties", "_restriction", "draws", "greedy", "logprobs", "sampling")
 
-    def __init__(self, sampling: SamplingParams, prompt: Indices) -> None:
+    def __init__(
+        self, sampling: SamplingParams, prompt: Indices, restriction: Restriction | None = None
+    ) -> None:
         self.sampling = sampling
         self.draws = 0
         self.logprobs = sampling.logprobs
@@ -36,22 +54,46 @@ class RowSampler:
             sampling.temperature < GREEDY_BELOW or sampling.top_p <= 0 or sampling.top_k == 1
         )
         self._penalties = Penalties(sampling, prompt) if has_penalties(sampling) else None
+        self._restriction = restriction
 
     @property
     def is_argmax(self) -> bool:
         """Whether the likeliest token is all that is asked for."""
-        return self.greedy and self._penalties is None and self.logprobs is None
+        return (
+            self.greedy
+            and self._penalties is None
+            and self._restriction is None
+            and self.logprobs is None
+        )
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no token can follow."""
+        return self._restriction is not None and self._restriction.is_complete
 
     def observe(self, token_id: int) -> None:
         """Note that token_id was added to the completion."""
         self.draws += 1
         if self._penalties is not None:
             self._penalties.observe(token_id)
+        if self._restriction is not None:
+            self._restriction.advance(token_id)
 
     def choose(self, logits: Floats) -> int:
-        """Choose from one row of logits, which stays as it is."""
+        """Choose from one row of logits, which stays as it is.
+
+        Raises:
+            GrammarError: no token may follow, or that cannot be found out.
+        """
         if self._penalties is not None:
             logits = self._penalties.apply(logits)
+        if self._restriction is None:
+            return self._pick(logits)
+        # What is not allowed is left out rather than given no weight, which rounding could find.
+        allowed = self._restriction.allowed()
+        return int(allowed[self._pick(logits[allowed])])
+
+    def _pick(self, logits: Floats) -> int:
         if self.greedy:
             return int(logits.argmax())
         return draw(logits, self.sampling, uniform(self.sampling.seed, self.draws))
@@ -102,16 +144,27 @@ def has_penalties(sampling: SamplingParams) -> bool:
     )
 
 
-def sample(logits: Floats, rows: Sequence[RowSampler]) -> list[tuple[int, TokenLogprobs | None]]:
-    """Choose one token for each row of logits [rows, vocabulary]."""
+class Sampled(NamedTuple):
+    """The token chosen for a row, and what was reported of it."""
+
+    token_id: int
+    logprobs: TokenLogprobs | None = None
+
+
+def sample(logits: Floats, rows: Sequence[RowSampler]) -> list[Sampled | GrammarError]:
+    """Choose one token for each row of logits [rows, vocabulary], or say why there is none."""
     if all(row.is_argmax for row in rows):
-        return [(token, None) for token in logits.argmax(axis=1).tolist()]
-    chosen: list[tuple[int, TokenLogprobs | None]] = []
-    for row, values in zip(rows, logits, strict=True):
-        token = row.choose(values)
-        asked = row.logprobs
-        chosen.append((token, None if asked is None else logprobs(values, token, asked)))
-    return chosen
+        return [Sampled(token) for token in logits.argmax(axis=1).tolist()]
+    return [_sample_row(values, row) for row, values in zip(rows, logits, strict=True)]
+
+
+def _sample_row(logits: Floats, row: RowSampler) -> Sampled | GrammarError:
+    try:
+        token = row.choose(logits)
+    except GrammarError as error:
+        return error
+    asked = row.logprobs
+    return Sampled(token, None if asked is None else logprobs(logits, token, asked))
 
 
 def uniform(seed: int, position: int) -> float:

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_worker.engine.cpu.blocks import chain_digest, chain_start
-from gpu_worker.engine.cpu.sampler import RowSampler
+from gpu_worker.engine.cpu.sampler import Restriction, RowSampler
 from gpu_worker.engine.protocol import Finish, SamplingParams
 
 
@@ -44,6 +44,7 @@ class Sequence:
         max_tokens: int,
         cache_salt: str,
         block_size: int,
+        restriction: Restriction | None = None,
     ) -> None:
         capacity = len(prompt) + max_tokens
         self.token_ids = np.empty(capacity, np.int64)
@@ -56,7 +57,7 @@ class Sequence:
         self.computed = 0
         self.cached_tokens: int | None = None
         self.arrival = 0
-        self.sampler = RowSampler(sampling, prompt)
+        self.sampler = RowSampler(sampling, prompt, restriction)
         self.stop_token_ids = frozenset(sampling.stop_token_ids)
         self._block_size = block_size
         self._salt_digest = chain_start(cache_salt)
@@ -87,6 +88,6 @@ class Sequence:
         self.token_ids[self.length] = token_id
         self.length += 1
         self.sampler.observe(token_id)
-        if token_id in self.stop_token_ids:
+        if token_id in self.stop_token_ids or self.sampler.is_complete:
             return Finish.STOP
         return Finish.LENGTH if self.completion_length >= self.max_tokens else None

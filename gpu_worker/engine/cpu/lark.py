@@ -1,0 +1,187 @@
+"""A grammar in llguidance's language, a dialect of Lark."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from math import lcm
+from typing import Any
+
+from gpu_worker.dialect.special_tokens import SpecialTokens
+from gpu_worker.engine.grammar import (
+    Choice,
+    Free,
+    Grammar,
+    GrammarError,
+    Json,
+    Literal,
+    Repeat,
+    Sequence,
+)
+
+# Bytes of Lark text. Compiling takes about a second per megabyte, and up to half a kilobyte of
+# stack per byte where definitions refer to one another in a chain.
+MAX_SIZE = 128 << 10
+MAX_NESTING = 100  # of JSON in a schema; the library itself ends at 128
+MAX_GRAMMAR_NESTING = 20  # of the parts of a grammar
+MAX_REPEATS = 1000
+# The automaton of a number that is a multiple of n has n states, and that of a multiple of several
+# numbers as many as their least common multiple: 1,000,003 took seconds and 300 MB.
+MAX_MULTIPLE = 10_000
+
+# Whatever a schema says, no keyword is ignored and no alternative approximated. Whitespace stands
+# at most once between two tokens of JSON: a space, or a new line and its indentation. Models write
+# all of it, compact, spaced or indented; free whitespace would let one that is unsure of the next
+# token go on with spaces to the end.
+JSON_OPTIONS = {
+    "lenient": False,
+    "coerce_one_of": False,
+    "whitespace_pattern": r" |\n {0,40}|\n\t{0,10}",
+}
+
+
+def lark(grammar: Grammar, special_tokens: Mapping[str, int]) -> str:
+    """Write a grammar.
+
+    Args:
+        grammar: what may be said.
+        special_tokens: text and id of the tokens that stand for no text of their own, so that
+            only their id can match.
+
+    Raises:
+        GrammarError: it is larger than the limits above, or cannot be written.
+    """
+    rules = _Rules(special_tokens)
+    start = rules.rule(grammar, MAX_GRAMMAR_NESTING)
+    text = "\n".join([f"start: {start}", *rules.lines])
+    if len(text) > MAX_SIZE:
+        raise GrammarError(f"a grammar may take {MAX_SIZE} bytes and this one takes {len(text)}")
+    return text
+
+
+class _Rules:
+    """The rules written so far; each part of the grammar becomes one, named by its number."""
+
+    def __init__(self, special_tokens: Mapping[str, int]) -> None:
+        self.lines: list[str] = []
+        self._special = SpecialTokens(special_tokens)
+
+    def rule(self, grammar: Grammar, depth: int) -> str:
+        """Add the rule of a part and return its name."""
+        if depth == 0:
+            raise GrammarError(f"a grammar may nest {MAX_GRAMMAR_NESTING} parts deep")
+        name = f"r{len(self.lines)}"
+        self.lines.append("")  # keeps the place, and the name, while the rule's parts are added
+        index = len(self.lines) - 1
+        attributes, body = self._body(grammar, depth - 1)
+        self.lines[index] = f"{name}{attributes}: {body}"
+        return name
+
+    def _body(self, grammar: Grammar, depth: int) -> tuple[str, str]:
+        match grammar:
+            case Literal(text):
+                return "", " ".join(self._pieces(text)) or '""'
+            case Json(schema):
+                return "", f"%json {checked_schema(schema)}"
+            case Free(until):
+                return self._free(until)
+            case Sequence(parts):
+                return "", " ".join(self.rule(part, depth) for part in parts) or '""'
+            case Choice(options):
+                if not options:
+                    raise GrammarError("a choice needs at least one option")
+                return "", " | ".join(self.rule(option, depth) for option in options)
+            case Repeat(part, least, most):
+                if not 0 <= least <= (least if most is None else most) <= MAX_REPEATS:
+                    raise GrammarError(
+                        f"a part can be repeated 0 to {MAX_REPEATS} times, not {least} to {most}"
+                    )
+                bound = "" if most is None else str(most)
+                return "", f"{self.rule(part, depth)}{{{least},{bound}}}"
+
+    def _free(self, until: str) -> tuple[str, str]:
+        pieces = self._pieces(until)
+        if len(pieces) != 1:
+            raise GrammarError("free text must end with some text or with one special token")
+        if pieces[0].startswith("<"):
+            # Free text cannot run over a special token, so that the first one ends it.
+            return "", f"/(?s:.*)/ {pieces[0]}"
+        return f"[suffix={pieces[0]}]", "/(?s:.*)/"
+
+    def _pieces(self, text: str) -> list[str]:
+        return [
+            f"<[{piece}]>" if isinstance(piece, int) else json.dumps(piece)
+            for piece in self._special.split(text)
+            if piece != ""
+        ]
+
+
+def checked_schema(text: str) -> str:
+    """Return a JSON Schema as the library takes it, if that will not harm the process.
+
+    Which keywords the library knows, it says itself when it compiles.
+
+    Raises:
+        GrammarError: with what is wrong.
+    """
+    try:
+        schema = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise GrammarError("the JSON Schema is not JSON, or nested too deeply") from error
+    multiple = 1
+    for value in _objects(schema):
+        step = value.get("multipleOf")
+        if isinstance(step, int | float) and not isinstance(step, bool) and step > 0:
+            multiple = lcm(multiple, _coefficient(step))
+    if multiple > MAX_MULTIPLE:
+        raise GrammarError(
+            f'the JSON Schema uses "multipleOf" with a large value: the digits of all of them may '
+            f"have a least common multiple of {MAX_MULTIPLE}"
+        )
+    if isinstance(schema, dict):
+        schema["x-guidance"] = JSON_OPTIONS
+    return json.dumps(schema)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _coefficient(number: float) -> int:
+    """Return the digits of a number, without the zeros that only shift the point."""
+    digits = Decimal(str(number)).as_tuple().digits
+    return int("".join(map(str, digits)).rstrip("0"))
+
+
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    """Find all objects in a JSON value; level by level, for its depth is not known yet."""
+    level = [value]
+    for _ in range(MAX_NESTING):
+        if not level:
+            return
+        yield from (item for item in level if isinstance(item, dict))
+        level = [
+            child
+            for item in level
+            if isinstance(item, dict | list)
+            for child in (item.values() if isinstance(item, dict) else item)
+        ]
+    if level:
+        raise GrammarError(f"the JSON Schema is nested more than {MAX_NESTING} levels deep")
+
+
+_UNIMPLEMENTED = re.compile(r"Unimplemented keys: \[(.*?)\]")
+_PLACE = re.compile(r"^(?:at )?\d+\(\d+\): ")
+_LONGEST_REASON = 160
+
+
+def reason(message: str) -> str:
+    """Make the library's account of an error short, and free of the grammar it quotes."""
+    if keywords := _UNIMPLEMENTED.search(message):
+        return f"the JSON Schema uses {keywords[1]}, which cannot be enforced here: leave it out"
+    head, *rest = _PLACE.sub("", message.strip()).splitlines()
+    detail = next((line.removeprefix("error: ") for line in rest if line.startswith("error: ")), "")
+    text = f"{head} {detail}".strip().replace("failed to compile JSON schema: ", "")
+    text = text.split(". ")[0]
+    short = text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}…"
+    return f"the output cannot be held to this grammar: {short}"
