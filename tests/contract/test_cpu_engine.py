@@ -155,7 +155,7 @@ def test_graph_that_is_no_language_model(tiny: PreparedModel, tmp_path):
     (tmp_path / "openvino_model.xml").write_text("<net></net>")
     (tmp_path / "openvino_model.bin").touch()
     broken = msgspec.structs.replace(tiny, ir=tmp_path / "openvino_model.xml")
-    with pytest.raises(ModelError, match="^model 'tiny' cannot be loaded: .+$"):
+    with pytest.raises(ModelError, match=r"^model 'tiny' cannot be loaded: .+$"):
         load_cpu_engine(broken)
 
 

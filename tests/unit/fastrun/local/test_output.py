@@ -73,7 +73,9 @@ def test_progress_without_a_terminal(stream):
     """Each phase of a long preparation is one line where no bar can be drawn."""
     output = Output(stream)
     for percent in (0, 25, 50):
-        output.line_of("worker", event(event="model_preparing", phase="converting", percent=percent))
+        output.line_of(
+            "worker", event(event="model_preparing", phase="converting", percent=percent)
+        )
     output.line_of("worker", event(event="model_loading", level="info"))
 
     assert stream.getvalue() == "  converting ...\n  loading the model ...\n"
