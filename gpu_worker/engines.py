@@ -1,6 +1,7 @@
 """Which engine a worker runs: loads it and its model as the settings say."""
 
 import asyncio
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ import structlog
 from fastrun.service.lifecycle import StartError
 from fastrun.v1.worker_pb2 import ModelCard
 from gpu_worker.config import Config
+from gpu_worker.dialect import profile as profiles
 from gpu_worker.dialect.chat_template import ChatTemplate, PromptEncoder, TemplateError
 from gpu_worker.engine.protocol import Engine
 from gpu_worker.generation import Model
@@ -53,14 +55,18 @@ def _scripted(config: Config) -> tuple[Engine, Model]:
         seconds_per_token=_seconds_per(config.scripted_tokens_per_s),
         seconds_per_prompt_token=_seconds_per(config.scripted_prompt_tokens_per_s),
     )
+    template = ChatTemplate(scripted.CHAT_TEMPLATE)
+    profile = profiles.find(template)
     model = Model(
         card=ModelCard(
             model=config.model.partition("=")[0] or SCRIPTED_NAME,
             context_length=engine.context_length,
             longest_token_bytes=tokenizer.longest_token_bytes,
             created=int(datetime.now(tz=UTC).timestamp()),
+            features=profile.features,
         ),
-        encoder=PromptEncoder(ChatTemplate(scripted.CHAT_TEMPLATE), tokenizer),
+        encoder=PromptEncoder(template, tokenizer),
+        profile=profile,
         token_bytes=tokenizer.token_bytes,
         stop_token_ids=(scripted.TURN_END,),
     )
@@ -107,15 +113,18 @@ def _model(prepared: "PreparedModel", tokenizer: "Tokenizer", engine: Engine) ->
             "eos_token": prepared.eos_token,
         },
     )
+    profile = profiles.find(template)
     return Model(
         card=ModelCard(
             model=prepared.name,
             context_length=engine.context_length,
             longest_token_bytes=prepared.longest_token_bytes,
             created=prepared.created,
+            features=profile.features,
         ),
-        encoder=PromptEncoder(template, tokenizer),
-        token_bytes=tokenizer.token_bytes,
+        encoder=PromptEncoder(template, tokenizer, bos_id=prepared.bos_id),
+        profile=profile,
+        token_bytes=with_markers(tokenizer, profile.markers),
         stop_token_ids=prepared.eos_ids,
         defaults=SamplingDefaults(
             temperature=1.0 if prepared.temperature is None else prepared.temperature,
@@ -123,6 +132,19 @@ def _model(prepared: "PreparedModel", tokenizer: "Tokenizer", engine: Engine) ->
             top_k=prepared.top_k or 0,
         ),
     )
+
+
+def with_markers(tokenizer: "Tokenizer", markers: Iterable[str]) -> Callable[[int], bytes]:
+    """Return what tokens stand for, such that a parser sees its markers in any vocabulary."""
+    hidden = {
+        token_id: marker.encode()
+        for marker in markers
+        if (token_id := tokenizer.special_tokens.get(marker)) is not None
+        and not tokenizer.token_bytes(token_id)
+    }
+    if not hidden:
+        return tokenizer.token_bytes
+    return lambda token_id: hidden.get(token_id) or tokenizer.token_bytes(token_id)
 
 
 class Phases:

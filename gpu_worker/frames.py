@@ -7,7 +7,14 @@ fewer and larger frames, and what waits is bounded by the requests' max_tokens.
 from collections.abc import Callable, Iterable
 
 from fastrun.v1.error_pb2 import ErrorDetail
-from fastrun.v1.generation_pb2 import Failed, Finished, FinishReason, Usage
+from fastrun.v1.generation_pb2 import (
+    Failed,
+    Finished,
+    FinishReason,
+    TokenLogprob,
+    ToolCallDelta,
+    Usage,
+)
 from fastrun.v1.worker_pb2 import WorkerFrame
 
 
@@ -54,15 +61,26 @@ class Frames:
 class Events:
     """What happens to one request, in order: accepted, deltas, then finished or failed."""
 
-    __slots__ = ("_accepted", "_add", "_end", "_pending", "_stream_id", "_texts", "_token_ids")
+    __slots__ = (
+        "_accepted",
+        "_add",
+        "_calls",
+        "_content",
+        "_end",
+        "_logprobs",
+        "_moved",
+        "_pending",
+        "_reasoning",
+        "_stream_id",
+        "_token_ids",
+    )
 
     def __init__(self, stream_id: int, add: Callable[["Events"], None]) -> None:
         self._stream_id = stream_id
         self._add = add
         self._pending = False
         self._accepted: int | None = None
-        self._texts: list[str] = []
-        self._token_ids: list[int] = []
+        self._clear()
         self._end: Finished | Failed | None = None
 
     def accepted(self, prompt_tokens: int) -> None:
@@ -70,10 +88,27 @@ class Events:
         self._accepted = prompt_tokens
         self._changed()
 
-    def delta(self, text: str, token_ids: Iterable[int]) -> None:
+    def delta(
+        self,
+        content: str,
+        token_ids: Iterable[int],
+        *,
+        reasoning: str = "",
+        calls: Iterable[ToolCallDelta] = (),
+        logprobs: Iterable[TokenLogprob] = (),
+    ) -> None:
         """Append to what was generated."""
-        self._texts.append(text)
+        self._moved = True
+        self._content.append(content)
         self._token_ids += token_ids
+        if reasoning:
+            self._reasoning.append(reasoning)
+        for call in calls:
+            if self._calls and self._calls[-1].index == call.index:
+                self._calls[-1].arguments += call.arguments
+            else:
+                self._calls.append(call)
+        self._logprobs += logprobs
         if not self._pending:
             self._pending = True
             self._add(self)
@@ -96,12 +131,15 @@ class Events:
             event = add(stream_id=self._stream_id).event
             event.accepted.prompt_tokens = self._accepted
             self._accepted = None
-        if self._texts:
+        if self._moved:
             delta = add(stream_id=self._stream_id).event.delta
-            delta.content = "".join(self._texts)
+            delta.content = "".join(self._content)
             delta.token_ids.extend(self._token_ids)
-            self._texts = []
-            self._token_ids = []
+            if self._reasoning:
+                delta.reasoning = "".join(self._reasoning)
+            delta.tool_calls.extend(self._calls)
+            delta.logprobs.extend(self._logprobs)
+            self._clear()
         if self._end is not None:
             event = add(stream_id=self._stream_id).event
             if isinstance(self._end, Finished):
@@ -109,6 +147,14 @@ class Events:
             else:
                 event.failed.CopyFrom(self._end)
             self._end = None
+
+    def _clear(self) -> None:
+        self._moved = False
+        self._content: list[str] = []
+        self._token_ids: list[int] = []
+        self._reasoning: list[str] = []
+        self._calls: list[ToolCallDelta] = []
+        self._logprobs: list[TokenLogprob] = []
 
     def _changed(self) -> None:
         if not self._pending:

@@ -1,13 +1,12 @@
 """One running request, from GenerateRequest to the last of its events.
 
-Tokens go one way: engine -> detokenizer -> stop texts -> delta. What parses the text further stands
-between the last two.
+Tokens go one way: engine -> dialect's answer -> delta.
 """
 
 import asyncio
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import aclosing
 
@@ -19,9 +18,12 @@ from fastrun.v1.error_pb2 import ErrorReason
 from fastrun.v1.generation_pb2 import FinishReason, GenerateRequest, Usage
 from fastrun.v1.worker_pb2 import ModelCard
 from gpu_worker import prompt
+from gpu_worker.chat import InvalidRequestError
+from gpu_worker.deltas import Deltas
+from gpu_worker.dialect.answer import Answer
 from gpu_worker.dialect.chat_template import PromptEncoder
-from gpu_worker.dialect.detokenizer import Detokenizer
-from gpu_worker.dialect.stop_strings import StopStrings
+from gpu_worker.dialect.profile import Profile
+from gpu_worker.engine.grammar import GrammarError
 from gpu_worker.engine.protocol import Engine, EngineError, Finish, StepOutput
 from gpu_worker.frames import Events
 from gpu_worker.prompt import Prompt, SamplingDefaults
@@ -38,6 +40,7 @@ REASONS = {
 END_NAMES = {
     FinishReason.FINISH_REASON_STOP: "stop",
     FinishReason.FINISH_REASON_LENGTH: "length",
+    FinishReason.FINISH_REASON_TOOL_CALLS: "tool_calls",
 }
 
 
@@ -46,6 +49,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
     card: ModelCard
     encoder: PromptEncoder
+    profile: Profile
     token_bytes: Callable[[int], bytes]
     stop_token_ids: tuple[int, ...]
     defaults: SamplingDefaults = SamplingDefaults()
@@ -57,7 +61,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     # None if it never reached the engine. The completion counts every token up to the one that
     # ended the text, that one included, be it the model's end token or part of a stop text.
     usage: Usage | None = None
-    # `stop`, `length`, `aborted`, `refused`, `engine_failed` or `crashed`.
+    # `stop`, `length`, `tool_calls`, `aborted`, `refused`, `engine_failed` or `crashed`.
     end: str = "aborted"
     error: Exception | None = None
     first_token_s: float | None = None
@@ -133,6 +137,7 @@ class Generation:
             prompt.make,
             request,
             model.encoder,
+            model.profile,
             defaults=model.defaults,
             context_length=model.card.context_length,
             stop_token_ids=model.stop_token_ids,
@@ -142,8 +147,16 @@ class Generation:
         return await asyncio.get_running_loop().run_in_executor(self._executor, make)
 
     async def _decode(self, prompt: Prompt) -> None:
+        if prompt.grammar is not None:
+            try:
+                await self._engine.compile(prompt.grammar)
+            except GrammarError as error:
+                raise InvalidRequestError(str(error)) from error
         steps = self._engine.generate(
-            prompt.token_ids, prompt.sampling, cache_salt=self._request.cache_salt
+            prompt.token_ids,
+            prompt.sampling,
+            cache_salt=self._request.cache_salt,
+            grammar=prompt.grammar,
         )
         async with aclosing(steps):
             usage = self._outcome.usage = Usage(prompt_tokens=len(prompt.token_ids))
@@ -154,31 +167,34 @@ class Generation:
                 prompt_tokens=usage.prompt_tokens,
                 max_tokens=prompt.sampling.max_tokens,
             )
-            output = OutputText(self._model.token_bytes, self._request.stop)
+            answer = Answer(self._model.token_bytes, prompt.parser)
+            deltas = Deltas(self._request, self._model.token_bytes, self._events)
             async for step in steps:
-                if (end := self._take(step, output, usage)) is not None:
+                if (end := self._take(step, answer, deltas, usage)) is not None:
                     self._ending = True
                     self._finish(end, END_NAMES[end])
                     return
         raise EngineError("the engine ended this request without a reason")
 
     def _take(
-        self, step: StepOutput, output: "OutputText", usage: Usage
+        self, step: StepOutput, answer: Answer, deltas: Deltas, usage: Usage
     ) -> FinishReason.ValueType | None:
         """Pass on what one step brought; return why the generation ends, if it does."""
         if self._outcome.first_token_s is None:
             self._outcome.first_token_s = self._clock() - self._began_at
             usage.cached_tokens = step.cached_tokens
-        text, taken = output.feed(step.token_ids)
-        usage.completion_tokens += len(taken)
-        self._events.delta(text, taken)
-        if output.stopped:
-            return FinishReason.FINISH_REASON_STOP
-        if step.finish is None:
-            return None
-        if tail := output.flush():
-            self._events.delta(tail, ())
-        return REASONS[step.finish]
+        shown = answer.feed(step.token_ids)
+        usage.completion_tokens += shown.token_count
+        usage.reasoning_tokens = answer.reasoning_tokens
+        deltas.add(shown, step)
+        finish = step.finish
+        if answer.ended:
+            finish = Finish.STOP
+        elif finish is not None:
+            deltas.add(answer.flush(cut=finish is Finish.LENGTH), step)
+        if finish is Finish.STOP and answer.called:
+            return FinishReason.FINISH_REASON_TOOL_CALLS
+        return None if finish is None else REASONS[finish]
 
     def _finish(self, reason: FinishReason.ValueType, end: str) -> None:
         if not self._told:
@@ -191,34 +207,3 @@ class Generation:
             self._told = True
             self._outcome.end = end
             self._events.failed(ServiceError(reason, message).detail)
-
-
-class OutputText:
-    """Token ids to the text that is shown, as far as it is settled."""
-
-    def __init__(self, token_bytes: Callable[[int], bytes], stops: Sequence[str]) -> None:
-        self._detokenizer = Detokenizer(token_bytes)
-        self._stops = StopStrings(stops) if stops else None
-
-    @property
-    def stopped(self) -> bool:
-        """A stop text has matched; what comes after it does not count."""
-        return self._stops is not None and self._stops.matched
-
-    def feed(self, token_ids: Sequence[int]) -> tuple[str, Sequence[int]]:
-        """Return the text to show now, and the tokens up to the one that ends it."""
-        if self._stops is None:
-            return self._detokenizer.feed(token_ids), token_ids
-        shown = []
-        for count, token_id in enumerate(token_ids, start=1):
-            shown.append(self._stops.feed(self._detokenizer.feed((token_id,))))
-            if self._stops.matched:
-                return "".join(shown), token_ids[:count]
-        return "".join(shown), token_ids
-
-    def flush(self) -> str:
-        """Return what was held back, at the end of the text."""
-        tail = self._detokenizer.flush()
-        if self._stops is None:
-            return tail
-        return self._stops.feed(tail) + self._stops.flush()

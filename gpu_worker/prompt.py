@@ -6,23 +6,22 @@ from typing import Any
 
 import msgspec
 
-from fastrun.service.errors import ServiceError
-from fastrun.v1.error_pb2 import ErrorReason
-from fastrun.v1.generation_pb2 import ChatMessage, GenerateRequest, Role, Sampling
+from fastrun.v1.generation_pb2 import GenerateRequest
 from fastrun.v1.worker_pb2 import ModelCard
-from gpu_worker.dialect.chat_template import Message, PromptEncoder, TemplateError
+from gpu_worker import chat
+from gpu_worker.chat import ROLES, InvalidRequestError
+from gpu_worker.dialect.chat_template import PromptEncoder, TemplateError
+from gpu_worker.dialect.constraint import after_thought, constraint
+from gpu_worker.dialect.parser import Parser, Thinking
+from gpu_worker.dialect.profile import Profile
+from gpu_worker.engine.grammar import Grammar, Json
 from gpu_worker.engine.protocol import SamplingParams
 
 MAX_TOKENS_BY_DEFAULT = 16_384
 MAX_STOPS = 4
+MAX_TOP_LOGPROBS = 20
 SEEDS = 1 << 63
 
-ROLES = {
-    Role.ROLE_SYSTEM: "system",
-    Role.ROLE_USER: "user",
-    Role.ROLE_ASSISTANT: "assistant",
-    Role.ROLE_TOOL: "tool",
-}
 # Field of Sampling, least and greatest value.
 RANGES: Sequence[tuple[str, float, float]] = (
     ("max_tokens", 1, math.inf),
@@ -45,18 +44,13 @@ class SamplingDefaults(msgspec.Struct, frozen=True, kw_only=True):
     repetition_penalty: float = 1.0
 
 
-class InvalidRequestError(ServiceError):
-    """The request is wrong; no worker will do better."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(ErrorReason.ERROR_REASON_INVALID_REQUEST, message)
-
-
 class Prompt(msgspec.Struct, frozen=True):
-    """What an engine takes."""
+    """What an engine takes, and how to read what it gives back."""
 
     token_ids: list[int]
     sampling: SamplingParams
+    parser: Parser
+    grammar: Grammar | None = None
 
 
 def check(request: GenerateRequest, *, card: ModelCard) -> None:
@@ -67,10 +61,14 @@ def check(request: GenerateRequest, *, card: ModelCard) -> None:
     """
     if request.model != card.model:
         raise InvalidRequestError(f"this worker serves {card.model!r}: ask for that model")
-    if not request.messages:
+    if request.HasField("prompt") and request.messages:
+        raise InvalidRequestError("give messages or a prompt, not both")
+    if not (request.HasField("prompt") or request.messages):
         raise InvalidRequestError("messages is required")
     if len(request.stop) > MAX_STOPS or not all(request.stop):
         raise InvalidRequestError(f"stop takes up to {MAX_STOPS} texts, none of them empty")
+    if request.top_logprobs > MAX_TOP_LOGPROBS:
+        raise InvalidRequestError(f"top_logprobs must be between 0 and {MAX_TOP_LOGPROBS}")
     if any(message.role not in ROLES for message in request.messages):
         raise InvalidRequestError("every message needs a role: system, user, assistant or tool")
     # Surely too long, without having to tokenize it.
@@ -90,6 +88,7 @@ def check(request: GenerateRequest, *, card: ModelCard) -> None:
 def make(
     request: GenerateRequest,
     encoder: PromptEncoder,
+    profile: Profile,
     *,
     defaults: SamplingDefaults,
     context_length: int,
@@ -100,34 +99,87 @@ def make(
     Raises:
         InvalidRequestError: the template refuses, or the prompt leaves no room in the window.
     """
-    try:
-        token_ids = encoder.encode([_message(message) for message in request.messages])
-    except TemplateError as error:
-        raise InvalidRequestError(str(error)) from error
+    if request.HasField("prompt"):
+        token_ids, parser, grammar = _continued(request, encoder)
+    else:
+        token_ids, parser, grammar = _answered(request, encoder, profile)
     room = context_length - len(token_ids)
     if room < 1:
         raise InvalidRequestError(
             f"this model's context window is {context_length} tokens and the prompt has "
             f"{len(token_ids)}: shorten the prompt"
         )
-    sampling = _sampling(request.sampling, defaults, room=room, stop_token_ids=stop_token_ids)
-    return Prompt(token_ids, sampling)
+    sampling = _sampling(request, defaults, room=room, stop_token_ids=stop_token_ids)
+    return Prompt(token_ids, sampling, parser, grammar)
 
 
 def characters(request: GenerateRequest) -> int:
-    """Return how long the texts of the conversation are; cheap."""
-    return sum(len(message.content) for message in request.messages)
+    """Return how long the texts of the prompt are; cheap."""
+    return (
+        len(request.prompt)
+        + sum(len(tool.description) + len(tool.parameters_json_schema) for tool in request.tools)
+        + sum(
+            len(message.content)
+            + len(message.reasoning)
+            + sum(len(call.arguments) for call in message.tool_calls)
+            for message in request.messages
+        )
+    )
 
 
-def _message(message: ChatMessage) -> Message:
-    # Templates print an absent content as "None".
-    return {"role": ROLES[message.role], "content": message.content}
+def _continued(
+    request: GenerateRequest, encoder: PromptEncoder
+) -> tuple[list[int], Parser, Grammar | None]:
+    """Read a raw text, whose continuation is content and nothing else."""
+    token_ids = encoder.raw(request.prompt)
+    if not token_ids:
+        raise InvalidRequestError("prompt is empty: this model needs some text to continue")
+    schema = chat.schema(request)
+    return token_ids, Parser(stops=request.stop), None if schema is None else Json(schema)
+
+
+def _answered(
+    request: GenerateRequest, encoder: PromptEncoder, profile: Profile
+) -> tuple[list[int], Parser, Grammar | None]:
+    """Read a conversation, and the answer as its model writes it."""
+    asked = chat.read(request)
+    messages, variables = profile.template_input(asked.messages, asked.shown_tools, asked.effort)
+    variables |= asked.variables
+    try:
+        rendered = encoder.render(messages, **variables)
+    except TemplateError as error:
+        raise InvalidRequestError(str(error)) from error
+    thinking = profile.thinking_after(rendered.text)
+    grammar = constraint(
+        schema=asked.schema,
+        calls=profile.calls,
+        tools=asked.tools,
+        forced=asked.forced,
+        several=asked.most_calls is None,
+    )
+    # A model that cannot be told not to think is kept from it by the grammar.
+    if grammar is not None and (profile.asks_to_think(variables) or thinking is Thinking.OPEN):
+        grammar = after_thought(grammar, thoughts=profile.thoughts, thinking=thinking)
+    parser = Parser(
+        markers=profile.thoughts,
+        thinking=thinking,
+        calls=profile.calls if asked.tools else None,
+        names=frozenset(tool.name for tool in asked.tools),
+        most_calls=asked.most_calls,
+        stops=request.stop,
+    )
+    return encoder.token_ids(rendered), parser, grammar
 
 
 def _sampling(
-    wanted: Sampling, defaults: SamplingDefaults, *, room: int, stop_token_ids: tuple[int, ...]
+    request: GenerateRequest,
+    defaults: SamplingDefaults,
+    *,
+    room: int,
+    stop_token_ids: tuple[int, ...],
 ) -> SamplingParams:
     """Take each field from the request, else from the model, else the neutral value."""
+    wanted = request.sampling
 
     def given(name: str, default: float) -> float:
         value = _given(wanted, name)
@@ -144,6 +196,7 @@ def _sampling(
         repetition_penalty=given("repetition_penalty", defaults.repetition_penalty),
         seed=wanted.seed % SEEDS,
         stop_token_ids=stop_token_ids,
+        logprobs=request.top_logprobs if request.HasField("top_logprobs") else None,
     )
 
 

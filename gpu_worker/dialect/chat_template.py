@@ -2,15 +2,17 @@
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn, Protocol
 
 import jinja2
 import jinja2.ext
+import jinja2.meta
 import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
+import msgspec
 
 from gpu_worker.dialect.special_tokens import SpecialTokens, unused_mark
 
@@ -37,7 +39,10 @@ class Tokenizer(Protocol):
 
 
 class ChatTemplate:
-    """A Jinja template in a sandbox, with what templates of public models expect to find."""
+    """A Jinja template in a sandbox, with what templates of public models expect to find.
+
+    ``source`` is its text and ``reads`` names the variables that it looks at.
+    """
 
     def __init__(
         self,
@@ -58,10 +63,13 @@ class ChatTemplate:
         Raises:
             TemplateError: it is not a template.
         """
+        self.source = source
         self._variables = dict(variables or {})
         self._clock = clock
+        environment = _environment(now)
         try:
-            self._template = _environment(now).from_string(source)
+            self.reads = frozenset(jinja2.meta.find_undeclared_variables(environment.parse(source)))
+            self._template = environment.from_string(source)
         except jinja2.TemplateError as error:
             raise TemplateError(f"the model's chat template is broken: {error}") from error
 
@@ -95,26 +103,49 @@ class ChatTemplate:
         return "".join(parts)
 
 
-class PromptEncoder:
-    """Turns a conversation into the model's token ids."""
+class Rendered(msgspec.Struct, frozen=True):
+    """A prompt's text, in which a mark breaks the special tokens that people wrote."""
 
-    def __init__(self, template: ChatTemplate, tokenizer: Tokenizer) -> None:
+    text: str
+    mark: str
+
+
+class PromptEncoder:
+    """Turns a conversation, or a raw text, into the model's token ids."""
+
+    def __init__(
+        self, template: ChatTemplate, tokenizer: Tokenizer, *, bos_id: int | None = None
+    ) -> None:
+        """Join template and tokenizer.
+
+        Args:
+            template: for conversations; it writes its first token itself.
+            tokenizer: for both.
+            bos_id: what a raw text begins with; None for nothing.
+        """
         self._template = template
         self._tokenizer = tokenizer
+        self._bos = [] if bos_id is None else [bos_id]
         self._special = SpecialTokens(tokenizer.special_tokens)
 
-    def encode(self, messages: Sequence[Message], **variables: Any) -> list[int]:
-        """Return token ids; special tokens in a message's content stay text.
+    def raw(self, text: str) -> list[int]:
+        """Return the token ids of a text as it is; special tokens in it stay text."""
+        return self._bos + self._tokenizer.encode(text, special=False)
+
+    def render(self, messages: Sequence[Message], **variables: Any) -> Rendered:
+        """Apply the template; special tokens in any text of messages and variables stay text.
 
         Raises:
             TemplateError: the template refuses the conversation.
         """
-        mark = unused_mark(message["content"] for message in messages)
-        guarded = [
-            {**message, "content": self._special.broken(message["content"], mark)}
-            for message in messages
-        ]
-        text = self._template.render(guarded, **variables)
+        mark = unused_mark(_texts([messages, variables]))
+        guarded = [self._guarded(message, mark) for message in messages]
+        values = {name: self._guarded(value, mark) for name, value in variables.items()}
+        return Rendered(self._template.render(guarded, **values), mark)
+
+    def token_ids(self, rendered: Rendered) -> list[int]:
+        """Return the token ids of a prompt."""
+        text, mark = rendered.text, rendered.mark
         if mark not in text:
             return self._tokenizer.encode(text, special=True)
         ids: list[int] = []
@@ -124,6 +155,40 @@ class PromptEncoder:
             else:
                 ids += self._tokenizer.encode(piece.replace(mark, ""), special=False)
         return ids
+
+    def encode(self, messages: Sequence[Message], **variables: Any) -> list[int]:
+        """Return the token ids of a conversation.
+
+        Raises:
+            TemplateError: the template refuses the conversation.
+        """
+        return self.token_ids(self.render(messages, **variables))
+
+    def _guarded(self, value: Any, mark: str) -> Any:
+        """Return a JSON value with the special tokens in its texts broken."""
+        if isinstance(value, str):
+            return self._special.broken(value, mark)
+        if isinstance(value, Mapping):
+            return {
+                self._special.broken(key, mark): self._guarded(inner, mark)
+                for key, inner in value.items()
+            }
+        if isinstance(value, Sequence):
+            return [self._guarded(inner, mark) for inner in value]
+        return value
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield all texts in a JSON value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield key
+            yield from _texts(inner)
+    elif isinstance(value, Sequence):
+        for inner in value:
+            yield from _texts(inner)
 
 
 class _Generation(jinja2.ext.Extension):

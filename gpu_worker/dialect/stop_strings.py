@@ -41,8 +41,10 @@ class StopStrings:
         return gathered[:shown]
 
     def flush(self) -> str:
-        """Return what was held back, at the end of the text."""
+        """Return what was held back, at the end of the text; another may begin."""
         held, self._held = self._held, ""
+        for pattern in self._patterns:
+            pattern.state = 0
         return held
 
 

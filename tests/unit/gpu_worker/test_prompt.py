@@ -5,14 +5,17 @@ import pytest
 from fastrun.v1.generation_pb2 import ChatMessage, GenerateRequest, Role, Sampling
 from fastrun.v1.worker_pb2 import ModelCard
 from gpu_worker import prompt
+from gpu_worker.chat import InvalidRequestError
+from gpu_worker.dialect import profile as profiles
 from gpu_worker.dialect.chat_template import ChatTemplate, PromptEncoder
 from gpu_worker.engine.protocol import SamplingParams
 from gpu_worker.engine.scripted import ByteTokenizer
-from gpu_worker.prompt import InvalidRequestError, SamplingDefaults
+from gpu_worker.prompt import SamplingDefaults
 
 CARD = ModelCard(model="m", context_length=100, longest_token_bytes=10)
 TEMPLATE = "{% for m in messages %}{{ m.role[0] }}{{ m.content }}{% endfor %}"
 ENCODER = PromptEncoder(ChatTemplate(TEMPLATE), ByteTokenizer())
+PROFILE = profiles.find(ChatTemplate(TEMPLATE))
 
 
 def request(*contents, **sampling):
@@ -26,6 +29,7 @@ def make(asked, defaults=SamplingDefaults(), context_length=100):  # noqa: B008 
     return prompt.make(
         asked,
         ENCODER,
+        PROFILE,
         defaults=defaults,
         context_length=context_length,
         stop_token_ids=(257,),
@@ -73,7 +77,12 @@ def test_a_refusal_of_the_template_is_the_requests_fault():
     encoder = PromptEncoder(ChatTemplate("{{ raise_exception('no user') }}"), ByteTokenizer())
     with pytest.raises(InvalidRequestError, match="no user"):
         prompt.make(
-            request("x"), encoder, defaults=SamplingDefaults(), context_length=9, stop_token_ids=()
+            request("x"),
+            encoder,
+            PROFILE,
+            defaults=SamplingDefaults(),
+            context_length=9,
+            stop_token_ids=(),
         )
 
 

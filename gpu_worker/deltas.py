@@ -1,0 +1,68 @@
+"""What was shown of a generation, as the deltas that tell it."""
+
+from collections.abc import Callable
+from hashlib import blake2b
+
+from fastrun.v1.generation_pb2 import GenerateRequest, TokenLogprob, ToolCallDelta, TopLogprob
+from gpu_worker.dialect.answer import Shown
+from gpu_worker.dialect.tools import CallPiece
+from gpu_worker.engine.protocol import StepOutput, TokenLogprobs
+from gpu_worker.frames import Events
+
+BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+ID_LENGTH = 24
+
+
+class Deltas:
+    """Tells the events of one request what its tokens brought; counts its calls."""
+
+    def __init__(
+        self, request: GenerateRequest, token_bytes: Callable[[int], bytes], events: Events
+    ) -> None:
+        self._request_id = request.request_id
+        self._generation = request.generation
+        self._token_bytes = token_bytes
+        self._events = events
+        self._calls = 0
+
+    def add(self, shown: Shown, step: StepOutput) -> None:
+        """Tell what the first tokens of a step brought."""
+        count = shown.token_count
+        logprobs = step.logprobs[:count] if step.logprobs else ()
+        if not (count or shown.content or shown.reasoning or shown.calls):
+            return
+        self._events.delta(
+            shown.content,
+            step.token_ids[:count],
+            reasoning=shown.reasoning,
+            calls=[self._call(piece) for piece in shown.calls],
+            logprobs=[
+                self._logprob(token_id, logprob)
+                for token_id, logprob in zip(step.token_ids, logprobs, strict=False)
+            ],
+        )
+
+    def _call(self, piece: CallPiece) -> ToolCallDelta:
+        if not piece.name:
+            return ToolCallDelta(index=self._calls - 1, arguments=piece.arguments)
+        self._calls += 1
+        index = self._calls - 1
+        return ToolCallDelta(
+            index=index,
+            id=call_id(self._request_id, self._generation, index),
+            name=piece.name,
+            arguments=piece.arguments,
+        )
+
+    def _logprob(self, token_id: int, logprob: TokenLogprobs) -> TokenLogprob:
+        return TokenLogprob(
+            token=self._token_bytes(token_id),
+            logprob=logprob.chosen,
+            top=[TopLogprob(token=self._token_bytes(one), logprob=p) for one, p in logprob.top],
+        )
+
+
+def call_id(request_id: str, generation: int, index: int) -> str:
+    """Return the id of a call: the same whenever the same call is told again."""
+    digest = blake2b(f"{generation}/{index}/{request_id}".encode(), digest_size=ID_LENGTH).digest()
+    return "call_" + "".join(BASE62[byte % len(BASE62)] for byte in digest)
