@@ -62,6 +62,60 @@ async def test_a_request_waits_until_the_worker_frees_a_slot(scheduler):
         await stack.in_use(1)
 
 
+async def test_eight_generations_run_one_after_the_other_on_one_slot(scheduler):
+    """One Acquire is one place in the queue, and each slot that frees goes to the next of them."""
+    async with scheduler() as stack:
+        worker = await stack.worker()
+        edge = stack.edge()
+        edge.acquire("r1", generations=range(8))
+        edge.acquire("r2")
+        granted = await edge.next("granted")
+        assert [(await edge.answer()).position for _ in range(2)] == [1, 2]
+        order = []
+        for number in range(8):
+            claims = verify(granted.lease, worker.welcomed.lease_key)
+            order.append((granted.request_id, granted.generation, claims.generation))
+            waiting = 2 if number < 7 else 1
+            view = await stack.until(lambda view: view.workers[0].slots_in_use == 1)
+            assert view.queues[0].waiting == waiting
+            worker.free(granted.lease_id)
+            granted = await edge.next("granted")
+        assert order == [("r1", number, number) for number in range(8)]
+        assert granted.request_id == "r2"
+
+
+async def test_a_refused_generation_is_asked_for_alone(scheduler):
+    """Its retry goes to the front and leaves its siblings alone; Cancel ends them all."""
+    async with scheduler() as stack:
+        worker = await stack.worker(slots=2)
+        edge = stack.edge()
+        edge.acquire("r1", generations=range(4))
+        first, second = [await edge.next("granted") for _ in range(2)]
+        edge.acquire("r1", generations=[second.generation], front=True)
+        assert (await worker.next("void")).lease_id == second.lease_id
+        worker.free(second.lease_id)
+        again = await edge.next("granted")
+        assert again.generation == second.generation
+        edge.say(cancel={"request_id": "r1"})
+        worker.free(first.lease_id)
+        worker.free(again.lease_id)
+        view = await stack.in_use(0)
+        assert view.queues[0].waiting == 0
+
+
+async def test_one_refusal_names_all_generations_that_are_left(scheduler):
+    """When their time is up, and what was granted stays."""
+    async with scheduler() as stack:
+        await stack.worker()
+        edge = stack.edge()
+        edge.acquire("r1", generations=range(3), queue_timeout_ms=100)
+        assert (await edge.next("granted")).generation == 0
+        rejected = await edge.next("rejected")
+        assert list(rejected.generations) == [1, 2]
+        assert rejected.error.reason == ErrorReason.ERROR_REASON_QUEUE_TIMEOUT
+        await stack.in_use(1)
+
+
 async def test_a_wait_ends_at_its_deadline(scheduler):
     """What has waited as long as it may is refused as at capacity, with a time to come back."""
     async with scheduler() as stack:

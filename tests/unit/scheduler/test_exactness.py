@@ -124,7 +124,10 @@ class SimWorker:
 
 
 class SimEdge:
-    """An edge process that keeps the edge's side of the rules."""
+    """An edge process that keeps the edge's side of the rules.
+
+    What waits, its outcome and what has not been answered go by (request id, generation).
+    """
 
     def __init__(self, edge_id, outcomes):
         self.edge_id = edge_id
@@ -145,14 +148,29 @@ class SimEdge:
         if self.wire is not None:
             self.wire.up.append(EdgeMessage(**item))
 
-    def ask(self, request_id, *, front=False):
-        self.unanswered[request_id] += 1
+    def want(self, request_id, generations, patience):
+        for generation in generations:
+            self.outcomes[request_id, generation] = None
+            self.waiting[request_id, generation] = patience
+        self.ask(request_id, generations)
+
+    def wanted(self):
+        """Return the generations that wait, by request."""
+        generations = {}
+        for request_id, generation in self.waiting:
+            generations.setdefault(request_id, []).append(generation)
+        return generations
+
+    def ask(self, request_id, generations, *, front=False, excluded=()):
+        self.unanswered.update((request_id, each) for each in generations)
         self.say(
             acquire={
                 "request_id": request_id,
+                "generations": generations,
                 "model": MODEL,
-                "queue_timeout_ms": self.waiting[request_id],
+                "queue_timeout_ms": self.waiting[request_id, generations[0]],
                 "front": front,
+                "excluded_worker_ids": excluded,
             }
         )
 
@@ -163,21 +181,26 @@ class SimEdge:
             case "granted":
                 self._granted(reply.granted)
             case "rejected":
-                request_id = reply.rejected.request_id
-                self._answered(request_id)
-                if request_id in self.waiting:
-                    self._end(request_id, "rejected")
+                assert reply.rejected.generations
+                for generation in reply.rejected.generations:
+                    wish = (reply.rejected.request_id, generation)
+                    self._answered(wish)
+                    if wish in self.waiting:
+                        self._end(wish, "rejected")
 
     def _granted(self, granted):
-        self._answered(granted.request_id)
-        if granted.request_id not in self.waiting:
+        wish = (granted.request_id, granted.generation)
+        self._answered(wish)
+        if wish not in self.waiting:
             self.say(release={"lease_id": granted.lease_id})
             return
-        patience = self.waiting[granted.request_id]
-        self._end(granted.request_id, "granted")
+        patience = self.waiting[wish]
+        self._end(wish, "granted")
         self.leases[granted.lease_id] = SimpleNamespace(
             lease_id=granted.lease_id,
             request_id=granted.request_id,
+            generation=granted.generation,
+            worker_id=granted.worker_id,
             blob=granted.lease,
             instance_id=granted.instance_id,
             patience=patience,
@@ -187,27 +210,30 @@ class SimEdge:
             started=False,
         )
 
-    def _answered(self, request_id):
-        self.unanswered[request_id] -= 1
-        assert self.unanswered[request_id] >= 0, "more answers than questions"
+    def _answered(self, wish):
+        self.unanswered[wish] -= 1
+        assert self.unanswered[wish] >= 0, "more answers than questions"
 
-    def _end(self, request_id, outcome):
-        del self.waiting[request_id]
-        assert self.outcomes[request_id] is None
-        self.outcomes[request_id] = outcome
+    def _end(self, wish, outcome):
+        del self.waiting[wish]
+        assert self.outcomes[wish] is None
+        self.outcomes[wish] = outcome
 
-    def refused(self, lease, *, again):
+    def refused(self, lease, then):
         """A worker refused a Start: ask again at the head of the queue, or give up."""
         del self.leases[lease.lease_id]
-        if again:
-            self.outcomes[lease.request_id] = None
-            self.waiting[lease.request_id] = lease.patience
-            self.ask(lease.request_id, front=True)
-        else:
+        if then == "give up":
             self.say(lease_lost={"lease_id": lease.lease_id})
+            return
+        wish = (lease.request_id, lease.generation)
+        self.outcomes[wish] = None
+        self.waiting[wish] = lease.patience
+        excluded = [lease.worker_id] if then == "elsewhere" else []
+        self.ask(lease.request_id, [lease.generation], front=True, excluded=excluded)
 
     def cancel(self, request_id):
-        self._end(request_id, "cancelled")
+        for generation in self.wanted()[request_id]:
+            self._end((request_id, generation), "cancelled")
         self.say(cancel={"request_id": request_id})
 
 
@@ -265,8 +291,8 @@ class World(RuleBasedStateMachine):
         peer.wire.up.append(peer.hello())
         if isinstance(peer, SimEdge):
             peer.unanswered.clear()
-            for request_id in peer.waiting:
-                peer.ask(request_id)
+            for request_id, generations in peer.wanted().items():
+                peer.ask(request_id, generations)
 
     def reconnect(self, data):
         if away := [peer for peer in (*self.workers, *self.edges) if peer.wire is None]:
@@ -306,7 +332,11 @@ class World(RuleBasedStateMachine):
     def deliver_up(self, wire):
         item = wire.up.popleft()
         if isinstance(wire.peer, SimEdge):
+            before = len(wire.down)
             self.sessions.edge_said(wire, item, self.now)
+            if item.HasField("acquire"):
+                answers = {each.WhichOneof("item") for each in list(wire.down)[before:]}
+                assert not {"granted", "rejected"} <= answers, "a request was refused in part"
         else:
             try:
                 self.sessions.worker_said(wire, item, self.now)
@@ -328,7 +358,7 @@ class World(RuleBasedStateMachine):
 
     def arrive(self, way, data):
         if edge := next((each for each in self.edges if each.starting is way), None):
-            self.start(edge, again=data.draw(st.booleans()))
+            self.start(edge, data.draw(st.sampled_from(["again", "elsewhere", "give up"])))
         elif wire := next((each for each in self.wires if each.up is way), None):
             self.deliver_up(wire)
         else:
@@ -370,20 +400,27 @@ class World(RuleBasedStateMachine):
     def acquire(self, data):
         patience = data.draw(st.sampled_from([0, 2_000, 20_000]))
         edge = data.draw(st.sampled_from(self.edges))
-        request_id = f"r{next(self.numbers)}"
-        self.outcomes[request_id] = None
-        edge.waiting[request_id] = patience
-        edge.ask(request_id)
+        generations = range(data.draw(st.sampled_from([1, 1, 2, 3, 8])))
+        edge.want(f"r{next(self.numbers)}", generations, patience)
 
     def repeat_acquire(self, data):
-        if waiting := [(edge, each) for edge in self.edges for each in edge.waiting]:
-            edge, request_id = data.draw(st.sampled_from(waiting))
-            edge.ask(request_id)
+        """Some or all that wait are asked for again, and more may join them."""
+        if not (waiting := self.waiting_requests()):
+            return
+        edge, request_id = data.draw(st.sampled_from(waiting))
+        if data.draw(st.booleans()):
+            patience = data.draw(st.sampled_from([0, 20_000]))
+            edge.want(request_id, [next(self.numbers)], patience)
+        generations = edge.wanted()[request_id]
+        edge.ask(request_id, generations[: data.draw(st.sampled_from([1, 9]))])
 
     def cancel(self, data):
-        if waiting := [(edge, each) for edge in self.edges for each in edge.waiting]:
+        if waiting := self.waiting_requests():
             edge, request_id = data.draw(st.sampled_from(waiting))
             edge.cancel(request_id)
+
+    def waiting_requests(self):
+        return [(edge, each) for edge in self.edges for each in edge.wanted()]
 
     def unstarted(self):
         return [each for e in self.edges for each in e.leases.values() if not each.started]
@@ -405,11 +442,11 @@ class World(RuleBasedStateMachine):
             lease.started = True
             lease.edge.starting.append(lease)
 
-    def start(self, edge, *, again):
+    def start(self, edge, if_refused):
         lease = edge.starting.popleft()
         worker = next((w for w in self.workers if w.instance_id == lease.instance_id), None)
         if worker is None:
-            edge.refused(lease, again=again)
+            edge.refused(lease, if_refused)
             return
         booked = self.sessions.admission.leases.get(lease.lease_id)
         verdict = worker.start(lease)
@@ -418,7 +455,7 @@ class World(RuleBasedStateMachine):
             worker.raced = True
         assert verdict != "full" or worker.raced, "a slot was granted twice"
         if verdict:
-            edge.refused(lease, again=again)
+            edge.refused(lease, if_refused)
 
     def break_attach(self, data):
         edge = data.draw(st.sampled_from(self.edges))
@@ -441,8 +478,8 @@ class World(RuleBasedStateMachine):
         old = data.draw(st.sampled_from(self.edges))
         for worker in self.workers:
             self.lose(old, worker)
-        for request_id in old.waiting:
-            self.outcomes[request_id] = "crashed"
+        for wish in old.waiting:
+            self.outcomes[wish] = "crashed"
         old.wire = None
         self.edges[self.edges.index(old)] = SimEdge(f"e{next(self.numbers)}", self.outcomes)
 
@@ -475,9 +512,23 @@ class World(RuleBasedStateMachine):
     @invariant()
     def nobody_waits_beside_a_free_slot(self):
         admission = self.sessions.admission
-        if admission.queue.line(MODEL):
+        for waiting in admission.queue.line(MODEL):
             for worker in self.sessions.fleet.of_model(MODEL):
-                assert worker.gone or admission.leases.held(worker.instance_id) >= worker.slots
+                barred = worker.gone or worker.worker_id in waiting.excluded
+                assert barred or admission.leases.held(worker.instance_id) >= worker.slots
+
+    @invariant()
+    def nobody_waits_past_the_deadline(self):
+        line = self.sessions.admission.queue.line(MODEL)
+        assert all(waiting.deadline > self.now for waiting in line)
+
+    @invariant()
+    def each_generation_waits_at_one_place(self):
+        line = self.sessions.admission.queue.line(MODEL)
+        wishes = [(w.edge_id, w.request_id, each) for w in line for each in w.generations]
+        assert all(waiting.generations for waiting in line)
+        assert len(set(wishes)) == len(wishes) == line.slots
+        assert line.requests == len({wish[:2] for wish in wishes})
 
     def settle_wires(self):
         """Deliver all that is under way, and let breaks be noticed."""
@@ -501,7 +552,7 @@ class World(RuleBasedStateMachine):
             self.settle_wires()
             for edge in self.edges:
                 while edge.starting:
-                    self.start(edge, again=False)
+                    self.start(edge, "give up")
             for worker in self.workers:
                 for lease_id in list(worker.running):
                     worker.finish(lease_id)
