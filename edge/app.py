@@ -13,6 +13,7 @@ from edge.auth_cache import AuthCache
 from edge.auth_cache import Times as KeyTimes
 from edge.authentication import Authenticator, AuthLink
 from edge.chat import ChatCompletions
+from edge.completions import Completions
 from edge.config import Config
 from edge.exchange import Exchange
 from edge.front_page import front_page
@@ -24,6 +25,7 @@ from edge.middleware import Middleware
 from edge.models import Models
 from edge.routes import Route, Routes
 from edge.scheduler_link import SchedulerLink
+from edge.serving import Serving
 from edge.worker_link import Workers
 from fastrun.service.metrics import AdminServer
 
@@ -114,9 +116,8 @@ class Edge:
                 unknown_size=config.unknown_key_cache_size,
             )
         )
-        chat = ChatCompletions(
+        serving = Serving(
             config,
-            authenticator=authenticator,
             catalogue=self._scheduler.catalogue,
             generations=Generations(
                 self._scheduler, self._workers, _generation_times(config), self._metrics
@@ -127,7 +128,12 @@ class Edge:
         models = Models(authenticator, self._scheduler)
         return Routes(
             {
-                "/v1/chat/completions": Route("chat", {"POST": chat}),
+                "/v1/chat/completions": Route(
+                    "chat", {"POST": ChatCompletions(authenticator, serving)}
+                ),
+                "/v1/completions": Route(
+                    "completions", {"POST": Completions(authenticator, serving)}
+                ),
                 "/v1/models": Route("models", {"GET": models.every, "HEAD": models.every}),
                 "/v1/models/": Route("model", {"GET": models.one, "HEAD": models.one}),
                 "/": Route("front", {"GET": self._front, "HEAD": self._front}),

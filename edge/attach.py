@@ -14,7 +14,7 @@ import grpc
 import grpc.aio
 import structlog
 
-from edge.scheduler_link import Grant
+from edge.turns import Grant
 from fastrun.service.streams import DuplexStream
 from fastrun.v1 import worker_pb2_grpc
 from fastrun.v1.error_pb2 import ErrorDetail, ErrorReason

@@ -1,4 +1,7 @@
-"""Runs one generation: gets a slot, starts it on that worker, and tries again where it may."""
+"""Runs the generations of a request: each gets a slot, starts on that worker, is tried again.
+
+None waits for another. When one fails for good the others are aborted, and the request has failed.
+"""
 
 import asyncio
 import time
@@ -8,26 +11,31 @@ from typing import Protocol
 import structlog
 
 from edge.errors import BROKEN_OFF, TOO_LONG, Refusal
+from edge.generate_request import Batch
 from edge.metrics import Metrics
 from edge.retries import AttemptError, Retries
-from edge.scheduler_link import Grant, SchedulerLink, Wish
+from edge.scheduler_link import SchedulerLink
 from edge.sse import FINISH_REASONS
+from edge.turns import Grant, Turn, Wish
 from edge.worker_link import Workers
 from fastrun.service.errors import ServiceError
 from fastrun.v1.error_pb2 import ErrorDetail, ErrorReason
-from fastrun.v1.generation_pb2 import Accepted, Delta, Finished, GenerateRequest
+from fastrun.v1.generation_pb2 import Accepted, Delta, Finished
 
 log = structlog.get_logger()
 
 
 class Output(Protocol):
-    """Where what is generated goes."""
+    """Where what is generated goes, by the index of its generation."""
 
-    def begin(self) -> None:
-        """Show the client that its request is being worked on. Idempotent."""
+    def begin(self, index: int) -> None:
+        """Show the client that this generation is being worked on. Idempotent."""
 
-    def on_delta(self, delta: Delta) -> None:
+    def on_delta(self, index: int, delta: Delta) -> None:
         """More was generated."""
+
+    def on_finished(self, index: int, finished: Finished) -> None:
+        """It ended well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +49,12 @@ class Times:
     early_headers_s: float
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Job:
-    """One generation to run, and what became of it."""
+    """The generations of one request, to be run."""
 
     account_id: str
-    request: GenerateRequest
-    """All but the lease."""
+    batch: Batch
     facts: dict[str, object]
     """What the log line of the request will say."""
 
@@ -63,60 +70,92 @@ class Generations:
         self._times = times
         self._metrics = metrics
 
-    async def run(self, job: Job, output: Output) -> Finished:
-        """Run one to its end. Cancelling this call gives up its place, or aborts it, at once.
+    async def run(self, job: Job, output: Output) -> list[Finished]:
+        """Run all to their ends. Cancelling this call gives up their place or aborts them at once.
+
+        Returns:
+            How each ended, by index.
 
         Raises:
-            ServiceError: no worker ran it to its end.
-            Refusal: it took too long, or broke off after its first delta.
+            ServiceError: no worker ran one to its end.
+            Refusal: it took too long, or one broke off after its first delta.
         """
+        retries = Retries(queue_timeout_s=self._times.queue_s)
+        turn = self._ask(job, tuple(range(job.batch.size)), retries)
         try:
             async with asyncio.timeout(self._times.whole_s):
-                return await self._try_workers(job, output)
+                if job.batch.size == 1:
+                    return [await self._run_one(job, 0, turn, output)]
+                return await self._run_all(job, turn, output)
         except TimeoutError:
             raise Refusal(502, TOO_LONG) from None
+        finally:
+            self._scheduler.give_up(turn)
 
-    async def _try_workers(self, job: Job, output: Output) -> Finished:
+    async def _run_all(self, job: Job, turn: Turn, output: Output) -> list[Finished]:
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(self._run_one(job, index, turn, output))
+                    for index in range(job.batch.size)
+                ]
+        except BaseExceptionGroup as failed:  # the first is why all others were ended
+            raise failed.exceptions[0] from None
+        return [task.result() for task in tasks]
+
+    async def _run_one(self, job: Job, index: int, turn: Turn, output: Output) -> Finished:
         retries = Retries(queue_timeout_s=self._times.queue_s)
+        grant = await self._slot(job, index, turn, retries)
         while True:
-            grant = await self._acquire(job, retries)
             started_at = time.monotonic()
             try:
-                return await self._attempt(job, grant, output)
+                finished = await self._attempt(job, index, grant, output)
             except AttemptError as failure:
                 held_s = time.monotonic() - started_at
                 pause_s = retries.after_attempt(failure, grant.worker_id, held_s)
                 reason = ErrorReason.Name(failure.error.detail.reason)
                 self._metrics.retried(reason)
                 log.info("generation_retried", worker_id=grant.worker_id, reason=reason)
+            else:
+                output.on_finished(index, finished)
+                return finished
             await asyncio.sleep(pause_s)
+            again = self._ask(job, (index,), retries)
+            try:
+                grant = await self._slot(job, index, again, retries)
+            finally:
+                self._scheduler.give_up(again)
 
-    async def _acquire(self, job: Job, retries: Retries) -> Grant:
-        asked_at = time.monotonic()
-        wish = Wish(
-            request_id=job.request.request_id,
-            account_id=job.account_id,
-            model=job.request.model,
-            queue_timeout_s=retries.queue_timeout_s,
-            waited_s=retries.waited_s,
-            excluded_worker_ids=retries.excluded,
-            front=retries.front,
+    def _ask(self, job: Job, generations: tuple[int, ...], retries: Retries) -> Turn:
+        return self._scheduler.ask(
+            Wish(
+                request_id=job.batch.common.request_id,
+                account_id=job.account_id,
+                model=job.batch.common.model,
+                queue_timeout_s=retries.queue_timeout_s,
+                waited_s=retries.waited_s,
+                excluded_worker_ids=retries.excluded,
+                front=retries.front,
+                generations=generations,
+            )
         )
+
+    async def _slot(self, job: Job, index: int, turn: Turn, retries: Retries) -> Grant:
         try:
-            grant = await self._scheduler.acquire(wish)
+            grant = await turn.slot(index)
         except ServiceError as error:
             raise retries.after_rejection(error) from None
         finally:
-            retries.waited_s += time.monotonic() - asked_at
+            retries.waited_s = turn.waited_s(time.monotonic())
             job.facts["queued_ms"] = round(retries.waited_s * 1000, 1)
         self._metrics.queued(retries.waited_s)
         return grant
 
-    async def _attempt(self, job: Job, grant: Grant, output: Output) -> Finished:
+    async def _attempt(self, job: Job, index: int, grant: Grant, output: Output) -> Finished:
         job.facts["worker_id"] = grant.worker_id
-        job.request.lease = grant.lease
-        attempt = _Attempt(output, self._times.early_headers_s)
-        call = self._workers.start(grant, job.request, attempt)
+        request = job.batch.request(index, grant.lease)
+        attempt = _Attempt(index, output, self._times.early_headers_s)
+        call = self._workers.start(grant, request, attempt)
         try:
             return await self._watch(attempt)
         except AttemptError:
@@ -146,10 +185,11 @@ class Generations:
 class _Attempt:
     """One try on one worker; the sink of its events."""
 
-    def __init__(self, output: Output, early_headers_s: float) -> None:
+    def __init__(self, index: int, output: Output, early_headers_s: float) -> None:
         loop = asyncio.get_running_loop()
+        self._index = index
         self._output = output
-        self._early = loop.call_later(early_headers_s, output.begin)
+        self._early = loop.call_later(early_headers_s, output.begin, index)
         self.ended: asyncio.Future[Finished] = loop.create_future()
         self.has_delta = False
         self.moved_at = time.monotonic()
@@ -162,7 +202,7 @@ class _Attempt:
         if not self.ended.done():
             self.has_delta = True
             self.moved_at = time.monotonic()
-            self._output.on_delta(delta)
+            self._output.on_delta(self._index, delta)
 
     def on_finished(self, finished: Finished) -> None:
         """End well, or be told that the worker gave up."""

@@ -5,15 +5,16 @@ is obeyed. When the leader goes, what waits is asked again of the next one, with
 """
 
 import asyncio
+import time
 from collections.abc import Sequence
 from contextvars import Context
-from dataclasses import dataclass
 
 import structlog
 
 from edge.catalogue import Catalogue
 from edge.errors import AT_CAPACITY, NO_SCHEDULER
 from edge.scheduler_session import SchedulerSession
+from edge.turns import Grant, Turn, Wish
 from fastrun.service.errors import ServiceError
 from fastrun.v1.error_pb2 import ErrorReason
 from fastrun.v1.scheduler_pb2 import (
@@ -24,6 +25,7 @@ from fastrun.v1.scheduler_pb2 import (
     EdgeReply,
     Granted,
     LeaseLost,
+    Rejected,
     Release,
 )
 
@@ -31,43 +33,8 @@ log = structlog.get_logger()
 
 # The scheduler ends the wait itself; this long after its time the edge does without it.
 QUEUE_SLACK_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """A slot that a request asks for."""
-
-    request_id: str
-    account_id: str
-    model: str
-    queue_timeout_s: float
-    """In all."""
-    waited_s: float = 0.0
-    """Of that, before this wish."""
-    excluded_worker_ids: tuple[str, ...] = ()
-    front: bool = False
-    """A worker refused its lease: it goes to the head of the queue."""
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """A slot of one worker, held by a lease until it is given back or its generation ends."""
-
-    lease_id: str
-    lease: bytes
-    """Opaque to the edge."""
-    worker_id: str
-    instance_id: str
-    address: str
-    """host:port."""
-
-
-@dataclass(slots=True)
-class _Waiter:
-    wish: Wish
-    since: float
-    future: asyncio.Future[Grant]
-    timer: asyncio.TimerHandle | None = None
+# A request that has got its first slot waits on for the others: only the whole of it has a limit.
+BEGUN_QUEUE_S = 60.0
 
 
 class SchedulerLink:
@@ -94,7 +61,8 @@ class SchedulerLink:
         ]
         self._tasks: list[asyncio.Task[None]] = []
         self._term = 0
-        self._waiting: dict[str, _Waiter] = {}
+        self._waiting: dict[str, dict[int, Turn]] = {}
+        """By request and generation."""
         self._held: set[str] = set()
 
     @property
@@ -120,28 +88,25 @@ class SchedulerLink:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def acquire(self, wish: Wish) -> Grant:
-        """Wait for a slot; cancelling this call gives the place in the queue back.
+    def ask(self, wish: Wish) -> Turn:
+        """Ask for slots; whoever asks also calls give_up() at last."""
+        turn = Turn(wish, time.monotonic())
+        self._waiting.setdefault(wish.request_id, {}).update(dict.fromkeys(wish.generations, turn))
+        self._send(turn)
+        return turn
 
-        Raises:
-            ServiceError: refused, waited too long, or no scheduler is there.
+    def give_up(self, turn: Turn) -> None:
+        """Give back what is left of a turn. Idempotent.
+
+        If something of it still waits, the whole request stops waiting.
         """
-        loop = asyncio.get_running_loop()
-        waiter = _Waiter(wish, loop.time(), loop.create_future())
-        self._waiting[wish.request_id] = waiter
-        self._ask(waiter)
-        try:
-            return await waiter.future
-        except asyncio.CancelledError:
-            if waiter.future.done() and not waiter.future.cancelled():
-                if waiter.future.exception() is None:
-                    self.release(waiter.future.result())
-            else:
-                self._tell(EdgeMessage(cancel=Cancel(request_id=wish.request_id)))
-            raise
-        finally:
-            _stop(waiter.timer)
-            self._waiting.pop(wish.request_id, None)
+        granted, still_waited = turn.close()
+        for grant in granted:
+            self.release(grant)
+        for generation in turn.wish.generations:
+            self._forget(turn, generation)
+        if still_waited:
+            self._tell(EdgeMessage(cancel=Cancel(request_id=turn.wish.request_id)))
 
     def release(self, grant: Grant) -> None:
         """Give back a lease whose Start was never written."""
@@ -171,9 +136,7 @@ class SchedulerLink:
         elif session is not self._leader():
             return
         elif kind == "rejected":
-            waiter = self._waiting.get(reply.rejected.request_id)
-            if waiter is not None:
-                _fail(waiter, ServiceError.of(reply.rejected.error))
+            self._on_rejected(reply.rejected)
         elif kind == "models":
             self.catalogue.replace(reply.models)
 
@@ -190,20 +153,33 @@ class SchedulerLink:
             self._ask_again()
 
     def _on_granted(self, session: SchedulerSession, granted: Granted) -> None:
-        waiter = self._waiting.get(granted.request_id)
-        if session is not self._leader() or waiter is None or waiter.future.done():
-            session.put(EdgeMessage(release=Release(lease_id=granted.lease_id)))
-            return
-        self._held.add(granted.lease_id)
-        waiter.future.set_result(
-            Grant(
-                lease_id=granted.lease_id,
-                lease=granted.lease,
-                worker_id=granted.worker_id,
-                instance_id=granted.instance_id,
-                address=granted.address,
-            )
+        grant = Grant(
+            lease_id=granted.lease_id,
+            lease=granted.lease,
+            worker_id=granted.worker_id,
+            instance_id=granted.instance_id,
+            address=granted.address,
         )
+        turn = self._waiting.get(granted.request_id, {}).get(granted.generation)
+        obeyed = session is self._leader() and turn is not None
+        if turn and obeyed and turn.grant(granted.generation, grant, time.monotonic()):
+            self._forget(turn, granted.generation)
+            self._held.add(granted.lease_id)
+        else:
+            session.put(EdgeMessage(release=Release(lease_id=granted.lease_id)))
+
+    def _on_rejected(self, rejected: Rejected) -> None:
+        waiting = self._waiting.get(rejected.request_id, {})
+        error = ServiceError.of(rejected.error)
+        out_of_time = rejected.error.reason == ErrorReason.ERROR_REASON_QUEUE_TIMEOUT
+        for generation in list(rejected.generations or waiting):
+            turn = waiting.get(generation)
+            if turn is None:
+                continue
+            if out_of_time and turn.has_begun:
+                self._send(turn)
+                return
+            self._fail(turn, generation, error)
 
     def _leader(self) -> SchedulerSession | None:
         for session in self._sessions:
@@ -218,51 +194,57 @@ class SchedulerLink:
             leader.put(message)
 
     def _ask_again(self) -> None:
-        for waiter in self._waiting.values():
-            if not waiter.future.done():
-                self._ask(waiter)
+        turns = [turn for waiting in self._waiting.values() for turn in waiting.values()]
+        for turn in dict.fromkeys(turns):
+            self._send(turn)
 
-    def _ask(self, waiter: _Waiter) -> None:
-        """Ask the leader for a slot, or wait a while for a leader."""
+    def _send(self, turn: Turn) -> None:
+        """Ask the leader for what a turn waits for, or wait a while for a leader."""
         loop = asyncio.get_running_loop()
-        _stop(waiter.timer)
+        turn.stop_timer()
         leader = self._leader()
         if leader is None:
-            waiter.timer = loop.call_later(
-                self._scheduler_timeout_s,
-                _fail,
-                waiter,
-                ServiceError(ErrorReason.ERROR_REASON_UNAVAILABLE, NO_SCHEDULER),
-            )
+            error = ServiceError(ErrorReason.ERROR_REASON_UNAVAILABLE, NO_SCHEDULER)
+            turn.timer = loop.call_later(self._scheduler_timeout_s, self._fail_all, turn, error)
             return
-        wish = waiter.wish
-        waited_s = wish.waited_s + loop.time() - waiter.since
+        wish = turn.wish
+        queue_s, waited_s = wish.queue_timeout_s, turn.waited_s(time.monotonic())
+        if turn.has_begun:
+            queue_s, waited_s = BEGUN_QUEUE_S, 0.0
         leader.put(
             EdgeMessage(
                 acquire=Acquire(
                     request_id=wish.request_id,
                     account_id=wish.account_id,
                     model=wish.model,
-                    queue_timeout_ms=int(wish.queue_timeout_s * 1000),
+                    queue_timeout_ms=int(queue_s * 1000),
                     waited_ms=int(waited_s * 1000),
                     excluded_worker_ids=wish.excluded_worker_ids,
-                    front=wish.front,
+                    front=wish.front or turn.has_begun,
+                    generations=turn.waiting,
                 )
             )
         )
-        left_s = max(0.0, wish.queue_timeout_s - waited_s) + QUEUE_SLACK_S
-        waiter.timer = loop.call_later(left_s, self._give_up, waiter)
+        if not turn.has_begun:
+            left_s = max(0.0, queue_s - waited_s) + QUEUE_SLACK_S
+            turn.timer = loop.call_later(left_s, self._out_of_time, turn)
 
-    def _give_up(self, waiter: _Waiter) -> None:
-        self._tell(EdgeMessage(cancel=Cancel(request_id=waiter.wish.request_id)))
-        _fail(waiter, ServiceError(ErrorReason.ERROR_REASON_QUEUE_TIMEOUT, AT_CAPACITY))
+    def _out_of_time(self, turn: Turn) -> None:
+        self._tell(EdgeMessage(cancel=Cancel(request_id=turn.wish.request_id)))
+        self._fail_all(turn, ServiceError(ErrorReason.ERROR_REASON_QUEUE_TIMEOUT, AT_CAPACITY))
 
+    def _fail_all(self, turn: Turn, error: ServiceError) -> None:
+        for generation in turn.waiting:
+            self._fail(turn, generation, error)
 
-def _fail(waiter: _Waiter, error: ServiceError) -> None:
-    if not waiter.future.done():
-        waiter.future.set_exception(error)
+    def _fail(self, turn: Turn, generation: int, error: ServiceError) -> None:
+        self._forget(turn, generation)
+        turn.fail(generation, error)
 
-
-def _stop(timer: asyncio.TimerHandle | None) -> None:
-    if timer is not None:
-        timer.cancel()
+    def _forget(self, turn: Turn, generation: int) -> None:
+        """A generation of this turn waits no longer."""
+        waiting = self._waiting.get(turn.wish.request_id, {})
+        if waiting.get(generation) is turn:
+            del waiting[generation]
+            if not waiting:
+                del self._waiting[turn.wish.request_id]

@@ -1,21 +1,40 @@
-"""What an answer looks like on the wire: the events of a stream, and the plain reply.
+"""What a stream looks like on the wire: the events of each choice, and those that end it.
 
-What stays the same in every chunk of a request is built once; per chunk only the text is encoded.
+What stays the same in every chunk of a choice is built once; per piece of plain text only that is
+encoded.
 """
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol
 
+import msgspec
 import orjson
+from msgspec import UNSET, UnsetType
 
+from edge.answer import Piece
 from edge.errors import Refusal
-from fastrun.v1.generation_pb2 import FinishReason, Usage
+from edge.logprobs import TextLogprobsWriter, chat_logprobs
+from edge.openai_replies import (
+    CompletionTokensDetails,
+    FunctionDelta,
+    Logprobs,
+    PromptTokensDetails,
+    ToolCallDelta,
+    Usage,
+)
+from fastrun.v1 import generation_pb2
+from fastrun.v1.generation_pb2 import FinishReason
 
 DONE = b"data: [DONE]\n\n"
+CHAT_CHUNK = "chat.completion.chunk"
+TEXT_CHUNK = "text_completion"
 
-FINISH_REASONS: dict[int, str] = {
+FINISH_REASONS: Mapping[int, Any] = {
     FinishReason.FINISH_REASON_STOP: "stop",
     FinishReason.FINISH_REASON_LENGTH: "length",
+    FinishReason.FINISH_REASON_TOOL_CALLS: "tool_calls",
 }
 
 
@@ -23,58 +42,126 @@ FINISH_REASONS: dict[int, str] = {
 class Identity:
     """What every chunk of one answer repeats."""
 
-    request_id: str
+    id: str
     model: str
     created: int
     """Seconds since 1970."""
 
     @classmethod
-    def now(cls, request_id: str, model: str) -> "Identity":
+    def now(cls, id: str, model: str) -> "Identity":  # noqa: A002 - the field's name
         """An answer that begins now."""
-        return cls(request_id, model, int(time.time()))
+        return cls(id, model, int(time.time()))
 
-    def fields(self, kind: str) -> dict[str, object]:
-        """The first fields of an object of this answer."""
-        return {
-            "id": f"chatcmpl-{self.request_id}",
-            "object": kind,
-            "created": self.created,
-            "model": self.model,
-        }
+    def head(self, kind: str) -> bytes:
+        """The beginning of every event, up to what differs."""
+        fields = {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+        return b"data: " + orjson.dumps(fields)[:-1]
+
+
+class Events(Protocol):
+    """The events of one choice, as bytes."""
+
+    def opening(self) -> bytes:
+        """What comes before its first piece; may be nothing."""
+
+    def sign(self) -> bytes:
+        """An event that says nothing but that the request is being worked on."""
+
+    def piece(self, piece: Piece) -> bytes:
+        """A piece of the answer; nothing for one in which nothing can be seen."""
+
+    def finish(self, reason: int) -> bytes:
+        """The last: why it ended."""
 
 
 class ChatEvents:
-    """The events of one streamed chat completion, as bytes."""
+    """The events of one choice of a chat completion."""
 
-    def __init__(self, identity: Identity, *, include_usage: bool) -> None:
-        self._head = b"data: " + orjson.dumps(identity.fields("chat.completion.chunk"))[:-1]
-        self._include_usage = include_usage
-        self._before_text = self._head + b',"choices":[{"index":0,"delta":{"content":'
-        self._after_text = b'},"finish_reason":null}]}\n\n'
+    def __init__(self, identity: Identity, index: int) -> None:
+        before = identity.head(CHAT_CHUNK) + b',"choices":[{"index":%d,"delta":' % index
+        after = b',"finish_reason":null}]}\n\n'
+        self._before, self._after = before, after
+        self._before_text, self._after_text = before + b'{"content":', b"}" + after
 
-    def role(self) -> bytes:
-        """The first chunk, before any text."""
+    def opening(self) -> bytes:
+        """See Events: the role."""
+        return self._before + b'{"role":"assistant","content":""}' + self._after
+
+    def sign(self) -> bytes:
+        """See Events: the role again, where an empty event would do as well."""
+        return self.opening()
+
+    def piece(self, piece: Piece) -> bytes:
+        """See Events."""
+        if piece.reasoning or piece.tool_calls or piece.logprobs:
+            return self._rich(piece)
+        text = piece.content
+        return self._before_text + orjson.dumps(text) + self._after_text if text else b""
+
+    def finish(self, reason: int) -> bytes:
+        """See Events."""
+        return self._before + b'{},"finish_reason":"%b"}]}\n\n' % FINISH_REASONS[reason].encode()
+
+    def _rich(self, piece: Piece) -> bytes:
+        """One event for each kind of content: thoughts come before text, and that before calls."""
+        deltas: list[dict[str, object]] = []
+        if piece.reasoning:
+            deltas.append({"reasoning": piece.reasoning})
+        if piece.content:
+            deltas.append({"content": piece.content})
+        if piece.tool_calls:
+            deltas.append({"tool_calls": [_call_delta(call) for call in piece.tool_calls]})
+        if not deltas:
+            deltas.append({"content": ""})
+        data = b"".join(self._event(delta) for delta in deltas[:-1])
+        logprobs = chat_logprobs(piece.logprobs) if piece.logprobs else UNSET
+        return data + self._event(deltas[-1], logprobs)
+
+    def _event(self, delta: dict[str, object], logprobs: Logprobs | UnsetType = UNSET) -> bytes:
+        data = self._before + msgspec.json.encode(delta)
+        if logprobs is not UNSET:
+            data += b',"logprobs":' + msgspec.json.encode(logprobs)
+        return data + self._after
+
+
+class CompletionEvents:
+    """The events of one choice of a text completion."""
+
+    def __init__(self, identity: Identity, index: int, alternatives: int | None) -> None:
+        self._before = identity.head(TEXT_CHUNK) + b',"choices":[{"index":%d,"text":' % index
+        self._after = b',"logprobs":null,"finish_reason":null}]}\n\n'
+        self._logprobs = TextLogprobsWriter(alternatives or 0)
+
+    def opening(self) -> bytes:
+        """See Events: nothing."""
+        return b""
+
+    def sign(self) -> bytes:
+        """See Events: no text."""
+        return self._before + b'""' + self._after
+
+    def piece(self, piece: Piece) -> bytes:
+        """See Events."""
+        text = piece.content
+        if not piece.logprobs:
+            return self._before + orjson.dumps(text) + self._after if text else b""
+        logprobs = msgspec.json.encode(self._logprobs.write(piece.logprobs))
         return (
-            self._head
-            + b',"choices":[{"index":0,"delta":{"role":"assistant","content":""},'
-            + b'"finish_reason":null}]}\n\n'
+            self._before
+            + orjson.dumps(text)
+            + b',"logprobs":%b,"finish_reason":null}]}\n\n' % logprobs
         )
 
-    def text(self, text: str) -> bytes:
-        """A piece of the answer."""
-        return self._before_text + orjson.dumps(text) + self._after_text
+    def finish(self, reason: int) -> bytes:
+        """See Events."""
+        word = FINISH_REASONS[reason].encode()
+        return self._before + b'"","logprobs":null,"finish_reason":"%b"}]}\n\n' % word
 
-    def end(self, reason: int, usage: Usage) -> bytes:
-        """The last chunks: why it ended, the usage if it was asked for, and [DONE]."""
-        finish = orjson.dumps(FINISH_REASONS[reason])
-        last = (
-            self._head + b',"choices":[{"index":0,"delta":{},"finish_reason":' + finish + b"}]}\n\n"
-        )
-        if self._include_usage:
-            last += (
-                self._head + b',"choices":[],"usage":' + orjson.dumps(usage_of(usage)) + b"}\n\n"
-            )
-        return last + DONE
+
+def usage_event(identity: Identity, kind: str, usage: generation_pb2.Usage) -> bytes:
+    """The event that holds the usage and no choice."""
+    data = msgspec.json.encode(usage_of(usage))
+    return identity.head(kind) + b',"choices":[],"usage":%b}\n\n' % data
 
 
 def error_event(refusal: Refusal) -> bytes:
@@ -82,25 +169,20 @@ def error_event(refusal: Refusal) -> bytes:
     return b"data: " + refusal.body() + b"\n\n"
 
 
-def chat_completion(identity: Identity, text: str, reason: int, usage: Usage) -> bytes:
-    """The body of a plain reply."""
-    message = {"role": "assistant", "content": text}
-    return orjson.dumps(
-        {
-            **identity.fields("chat.completion"),
-            "choices": [
-                {"index": 0, "message": message, "finish_reason": FINISH_REASONS[reason]},
-            ],
-            "usage": usage_of(usage),
-        }
+def usage_of(usage: generation_pb2.Usage) -> Usage:
+    """The usage as clients read it."""
+    thought = usage.reasoning_tokens
+    return Usage(
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+        total_tokens=usage.prompt_tokens + usage.completion_tokens,
+        prompt_tokens_details=PromptTokensDetails(cached_tokens=usage.cached_tokens),
+        completion_tokens_details=CompletionTokensDetails(thought) if thought else UNSET,
     )
 
 
-def usage_of(usage: Usage) -> dict[str, object]:
-    """The usage as clients read it."""
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-    }
+def _call_delta(call: generation_pb2.ToolCallDelta) -> ToolCallDelta:
+    function = FunctionDelta(name=call.name or None, arguments=call.arguments)
+    if call.id:
+        return ToolCallDelta(index=call.index, id=call.id, type="function", function=function)
+    return ToolCallDelta(index=call.index, function=function)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import structlog
 
 from edge.attach import Attach, Call, Leases, Sink
-from edge.scheduler_link import Grant
+from edge.turns import Grant
 from fastrun.service import rpc
 from fastrun.v1.generation_pb2 import GenerateRequest
 

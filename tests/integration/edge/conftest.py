@@ -128,10 +128,15 @@ class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         if worker is None:
             self.reject(acquire, ErrorReason.ERROR_REASON_NO_WORKER)
             return
+        for generation in acquire.generations or (0,):
+            self.grant_one(acquire, generation, worker)
+
+    def grant_one(self, acquire, generation, worker):
         lease_id = f"lease_{next(self._lease_ids)}"
         self.send(
             granted=scheduler_pb2.Granted(
                 request_id=acquire.request_id,
+                generation=generation,
                 lease_id=lease_id,
                 lease=f"signed {lease_id}".encode(),
                 worker_id=worker.worker_id,
@@ -142,7 +147,10 @@ class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
 
     def reject(self, acquire, reason, retry_after_ms=None, message="refused"):
         error = ErrorDetail(reason=reason, message=message, retry_after_ms=retry_after_ms)
-        self.send(rejected=scheduler_pb2.Rejected(request_id=acquire.request_id, error=error))
+        rejected = scheduler_pb2.Rejected(
+            request_id=acquire.request_id, error=error, generations=acquire.generations
+        )
+        self.send(rejected=rejected)
 
     def queue(self, acquire):
         """Neither grant nor reject."""

@@ -69,7 +69,7 @@ async def test_bad_fields(start, body):
             ({"max_tokens": 0}, "max_tokens must be a whole number from 1 to 16384"),
             ({"temperature": 2.5}, "temperature must be a number from 0 to 2"),
             ({"stream_options": {}}, "stream_options is only allowed when stream is true"),
-            ({"tools": [{}]}, "tools is not supported yet"),
+            ({"tools": [{}]}, "tools[0].type is required"),
             ({"logit_bias": {"1": 1}}, "logit_bias is not supported"),
         ]:
             response = await stack.client.post(CHAT, json=body(**fields))

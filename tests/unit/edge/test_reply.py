@@ -5,9 +5,10 @@ import json
 import pytest
 
 from edge.errors import Refusal
+from edge.formats import ChatFormat
+from edge.openai_schema import ChatCompletionRequest, Message
 from edge.reply import StreamedReply
-from edge.sse import ChatEvents, Identity
-from fastrun.v1.generation_pb2 import Delta, Finished, FinishReason
+from fastrun.v1.generation_pb2 import Delta, Finished, FinishReason, Usage
 
 
 class Exchange:
@@ -56,43 +57,49 @@ class Stream:
 ROLE = {"role": "assistant", "content": ""}
 
 
+def streamed(choices):
+    asked = ChatCompletionRequest(model="m", messages=[Message("user", "hi")])
+    form = ChatFormat("r", asked)
+    return StreamedReply(Exchange(), Stream, form, choices, gathered_limit_bytes=100)
+
+
 @pytest.fixture
 def reply():
-    events = ChatEvents(Identity("r", "m", 1), include_usage=False)
-    return StreamedReply(Exchange(), Stream, events, gathered_limit_bytes=100)
+    return streamed(1)
 
 
-def finished():
-    return Finished(reason=FinishReason.FINISH_REASON_STOP)
+async def finish(reply, index=0):
+    reply.on_finished(index, Finished(reason=FinishReason.FINISH_REASON_STOP))
+    await reply.finish(Usage())
 
 
 async def test_keeps_up(reply):
     """Each piece is one write; the role comes with the first, held-back text makes none."""
     for text in ("a", "", "b"):
-        reply.on_delta(Delta(content=text))
-    await reply.finish(finished())
+        reply.on_delta(0, Delta(content=text))
+    await finish(reply)
     assert reply._stream.texts() == [[ROLE, {"content": "a"}], [{"content": "b"}], [{}]]
     assert reply._stream.closed is False
 
 
 async def test_early_begin(reply):
     """The role can come alone, once."""
-    reply.begin()
-    reply.begin()
-    reply.on_delta(Delta(content="a"))
+    reply.begin(0)
+    reply.begin(0)
+    reply.on_delta(0, Delta(content="a"))
     assert reply._stream.texts() == [[ROLE], [{"content": "a"}]]
 
 
 async def test_slow_client(reply):
     """While it does not read pieces are gathered; when it does they come as one, in order."""
-    reply.on_delta(Delta(content="a"))
+    reply.on_delta(0, Delta(content="a"))
     reply._stream.is_congested = True
     for text in "bcd":
-        reply.on_delta(Delta(content=text))
+        reply.on_delta(0, Delta(content=text))
     reply._stream.is_congested = False
-    reply.on_delta(Delta(content="e"))
+    reply.on_delta(0, Delta(content="e"))
     reply._stream.on_writable()
-    reply.on_delta(Delta(content="f"))
+    reply.on_delta(0, Delta(content="f"))
     assert reply._stream.texts() == [
         [ROLE, {"content": "a"}],
         [{"content": "bcde"}],
@@ -102,25 +109,25 @@ async def test_slow_client(reply):
 
 async def test_end_while_slow(reply):
     """What was gathered goes before the last events."""
-    reply.on_delta(Delta(content="a"))
+    reply.on_delta(0, Delta(content="a"))
     reply._stream.is_congested = True
-    reply.on_delta(Delta(content="b"))
-    await reply.finish(finished())
+    reply.on_delta(0, Delta(content="b"))
+    await finish(reply)
     assert reply._stream.texts()[-1] == [{"content": "b"}, {}]
 
 
 async def test_too_much(reply):
     """Over the limit of gathered bytes the client is cut off."""
     reply._stream.is_congested = True
-    reply.on_delta(Delta(content="ä" * 50))
+    reply.on_delta(0, Delta(content="ä" * 49))
     assert not reply._stream.was_cut
-    reply.on_delta(Delta(content="a"))
+    reply.on_delta(0, Delta(content="a"))
     assert reply._stream.was_cut
 
 
 async def test_no_text_at_all(reply):
     """An empty answer has its role and its end."""
-    await reply.finish(finished())
+    await finish(reply)
     assert reply._stream.texts() == [[ROLE, {}]]
 
 
@@ -133,9 +140,9 @@ async def test_failure_before_anything_was_sent(reply):
 
 async def test_failure_after(reply):
     """It is the last event, after what was gathered, without [DONE]; the connection ends."""
-    reply.on_delta(Delta(content="a"))
+    reply.on_delta(0, Delta(content="a"))
     reply._stream.is_congested = True
-    reply.on_delta(Delta(content="b"))
+    reply.on_delta(0, Delta(content="b"))
     await reply.fail(Refusal(502, "gone"))
     last = reply._stream.writes[-1]
     assert b'"b"' in last
@@ -143,3 +150,38 @@ async def test_failure_after(reply):
         b'data: {"error":{"message":"gone","type":"upstream_error","code":502}}\n\n'
     )
     assert reply._stream.closed is True
+
+
+async def test_choices():
+    """Each choice has its own first chunk and its own last one, sent when it ends."""
+    reply = streamed(2)
+    reply.on_delta(1, Delta(content="b"))
+    reply.on_delta(0, Delta(content="a"))
+    reply.on_finished(1, Finished(reason=FinishReason.FINISH_REASON_LENGTH))
+    assert reply._stream.texts() == [[ROLE, {"content": "b"}], [ROLE, {"content": "a"}], [{}]]
+    assert b'"index":1' in reply._stream.writes[2]
+    assert b'"length"' in reply._stream.writes[2]
+    await finish(reply, 0)
+    assert reply._stream.texts()[3:] == [[{}]]
+    assert reply._stream.writes[-1].endswith(b"data: [DONE]\n\n")
+
+
+async def test_choices_of_a_slow_client():
+    """What is gathered for several choices comes at once, each with its own merged text."""
+    reply = streamed(3)
+    reply._stream.is_congested = True
+    for index, text in ((0, "a"), (1, "x"), (0, "b"), (1, "y")):
+        reply.on_delta(index, Delta(content=text))
+    reply.on_finished(1, Finished(reason=FinishReason.FINISH_REASON_STOP))
+    assert reply._stream.writes == []
+    reply._stream.is_congested = False
+    reply._stream.on_writable()
+    assert reply._stream.texts() == [[ROLE, {"content": "ab"}, ROLE, {"content": "xy"}, {}]]
+
+
+async def test_failure_of_one_choice():
+    """It ends the stream; a choice that never began does not begin now."""
+    reply = streamed(2)
+    reply.on_delta(0, Delta(content="a"))
+    await reply.fail(Refusal(502, "gone"))
+    assert reply._stream.texts() == [[ROLE, {"content": "a"}], []]

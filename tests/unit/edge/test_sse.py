@@ -1,14 +1,19 @@
-"""What an answer looks like on the wire."""
+"""What a stream looks like on the wire, and that it says what a plain answer says."""
 
 import json
 
+import msgspec
 import pytest
 
+from edge.answer import Answer
 from edge.errors import Refusal
-from edge.sse import ChatEvents, Identity, chat_completion, error_event
-from fastrun.v1.generation_pb2 import FinishReason, Usage
+from edge.formats import ChatFormat, CompletionFormat
+from edge.openai_replies import ChatCompletionChunk, CompletionChunk
+from edge.openai_schema import ChatCompletionRequest, CompletionRequest, Message, StreamOptions
+from edge.sse import ChatEvents, CompletionEvents, Identity, error_event
+from fastrun.v1.generation_pb2 import Delta, FinishReason, TokenLogprob, TopLogprob, Usage
 
-IDENTITY = Identity("abc", 'm"/1', 1700000000)
+IDENTITY = Identity("chatcmpl-abc", 'm"/1', 1700000000)
 USAGE = Usage(prompt_tokens=10, cached_tokens=8, completion_tokens=3)
 USAGE_OBJECT = {
     "prompt_tokens": 10,
@@ -22,73 +27,244 @@ HEAD = {
     "created": 1700000000,
     "model": 'm"/1',
 }
+STOP = FinishReason.FINISH_REASON_STOP
+MESSAGES = [Message("user", "hi")]
 
 
-def chunk(delta, reason=None):
-    return {**HEAD, "choices": [{"index": 0, "delta": delta, "finish_reason": reason}]}
+def chunk(delta, reason=None, index=0, **more):
+    return {
+        **HEAD,
+        "choices": [{"index": index, "delta": delta, **more, "finish_reason": reason}],
+    }
 
 
-def parse(data):
+def parse(data, kind=ChatCompletionChunk):
     assert data.endswith(b"\n\n")
     events = data.decode().removesuffix("\n\n").split("\n\n")
     assert all(each.startswith("data: ") for each in events)
-    return [
-        each if each == "[DONE]" else json.loads(each)
-        for each in (event.removeprefix("data: ") for event in events)
-    ]
+    texts = [event.removeprefix("data: ") for event in events]
+    for text in texts:
+        msgspec.json.decode(text, type=kind)
+    return [json.loads(text) for text in texts]
 
 
-def test_role():
-    """The first chunk holds the role and an empty text."""
-    events = ChatEvents(IDENTITY, include_usage=False)
-    assert parse(events.role()) == [chunk({"role": "assistant", "content": ""})]
+def logprob(token, value=-0.5, *top):
+    return TokenLogprob(
+        token=token, logprob=value, top=[TopLogprob(token=each, logprob=-1.0) for each in top]
+    )
+
+
+def test_opening():
+    """The first chunk of a choice holds its index, the role and an empty text."""
+    events = ChatEvents(IDENTITY, 3)
+    assert parse(events.opening()) == [chunk({"role": "assistant", "content": ""}, index=3)]
 
 
 @pytest.mark.parametrize("text", ["a", 'q"\\\n\r\t', "😀\u2028\x00", "data: x\n\ndata: y"])
 def test_text(text):
-    """Any text is one event on one line."""
-    event = ChatEvents(IDENTITY, include_usage=False).text(text)
+    """Any text is one event on one line, of either kind."""
+    event = ChatEvents(IDENTITY, 0).piece(Delta(content=text))
     assert event.count(b"\n") == 2
     assert parse(event) == [chunk({"content": text})]
+    event = CompletionEvents(IDENTITY, 0, None).piece(Delta(content=text))
+    assert event.count(b"\n") == 2
+    (read,) = parse(event, CompletionChunk)
+    assert read["choices"] == [{"index": 0, "text": text, "logprobs": None, "finish_reason": None}]
+
+
+def test_nothing_to_see():
+    """Tokens whose text is held back make no event."""
+    delta = Delta(token_ids=[1, 2])
+    assert ChatEvents(IDENTITY, 0).piece(delta) == b""
+    assert CompletionEvents(IDENTITY, 0, None).piece(delta) == b""
+
+
+def test_kinds_of_content():
+    """Thoughts, text and calls that come together are events of their own, in this order."""
+    delta = Delta(content="b", reasoning="a", logprobs=[logprob(b"x")])
+    delta.tool_calls.add(index=0, id="call_1", name="f", arguments="{")
+    delta.tool_calls.add(index=1, arguments="}")
+    thought, text, calls = parse(ChatEvents(IDENTITY, 0).piece(delta))
+    assert thought == chunk({"reasoning": "a"})
+    assert text == chunk({"content": "b"})
+    assert calls["choices"][0]["delta"] == {
+        "tool_calls": [
+            {
+                "index": 0,
+                "id": "call_1",
+                "type": "function",
+                "function": {"name": "f", "arguments": "{"},
+            },
+            {"index": 1, "function": {"arguments": "}"}},
+        ]
+    }
+    assert calls["choices"][0]["logprobs"]["content"][0]["token"] == "x"
+
+
+def test_logprobs_of_held_back_text():
+    """They are told when their tokens come, with or without text."""
+    (event,) = parse(ChatEvents(IDENTITY, 0).piece(Delta(logprobs=[logprob(b"\xf0\x9f", -2.5)])))
+    assert event["choices"][0]["delta"] == {"content": ""}
+    assert event["choices"][0]["logprobs"] == {
+        "content": [
+            {"token": "\\xf0\\x9f", "logprob": -2.5, "bytes": [240, 159], "top_logprobs": []}
+        ]
+    }
+
+
+def test_text_logprobs():
+    """Their offsets count the characters of the text over all pieces of a stream."""
+    events = CompletionEvents(IDENTITY, 0, 1)
+    pieces = [
+        Delta(content="é", logprobs=[logprob(b"\xc3", -1, b"z"), logprob(b"\xa9", -2, b"\xa9")]),
+        Delta(content="ab", logprobs=[logprob(b"ab", -0.5, b"ab")]),
+    ]
+    first, second = (
+        each["choices"][0]["logprobs"]
+        for piece in pieces
+        for each in parse(events.piece(piece), CompletionChunk)
+    )
+    assert first == {
+        "tokens": ["\\xc3", "\\xa9"],
+        "token_logprobs": [-1, -2],
+        "top_logprobs": [{"z": -1, "\\xc3": -1}, {"\\xa9": -2}],
+        "text_offset": [0, 0],
+    }
+    assert second["text_offset"] == [1]
 
 
 @pytest.mark.parametrize(
     ("reason", "word"),
-    [(FinishReason.FINISH_REASON_STOP, "stop"), (FinishReason.FINISH_REASON_LENGTH, "length")],
+    [
+        (FinishReason.FINISH_REASON_STOP, "stop"),
+        (FinishReason.FINISH_REASON_LENGTH, "length"),
+        (FinishReason.FINISH_REASON_TOOL_CALLS, "tool_calls"),
+    ],
 )
-def test_end(reason, word):
-    """The last chunk has an empty delta and the reason; then [DONE]."""
-    events = ChatEvents(IDENTITY, include_usage=False)
-    assert parse(events.end(reason, USAGE)) == [chunk({}, word), "[DONE]"]
+def test_finish(reason, word):
+    """The last chunk of a choice has an empty delta and the reason."""
+    assert parse(ChatEvents(IDENTITY, 1).finish(reason)) == [chunk({}, word, index=1)]
 
 
-def test_end_with_usage():
-    """Only on request the usage comes, in a chunk without choices before [DONE]."""
-    events = ChatEvents(IDENTITY, include_usage=True)
-    finish, usage, done = parse(events.end(FinishReason.FINISH_REASON_STOP, USAGE))
-    assert finish == chunk({}, "stop")
-    assert usage == {**HEAD, "choices": [], "usage": USAGE_OBJECT}
-    assert done == "[DONE]"
+def test_usage():
+    """Only on request the usage comes, in a chunk without choices."""
+    asked = ChatCompletionRequest(
+        model="m", messages=MESSAGES, stream_options=StreamOptions(include_usage=True)
+    )
+    (event,) = parse(ChatFormat("abc", asked).usage(USAGE))
+    assert event["choices"] == []
+    assert event["usage"] == USAGE_OBJECT
+    plain = ChatCompletionRequest(model="m", messages=MESSAGES)
+    assert ChatFormat("abc", plain).usage(USAGE) == b""
+
+
+def test_reasoning_tokens():
+    """What was thought is counted beside the completion tokens, which hold it."""
+    usage = Usage(prompt_tokens=1, completion_tokens=5, reasoning_tokens=3)
+    form = ChatFormat("abc", ChatCompletionRequest(model="m", messages=MESSAGES))
+    told = json.loads(form.document([Answer()], [STOP], usage))["usage"]
+    assert told["completion_tokens_details"] == {"reasoning_tokens": 3}
+    assert told["total_tokens"] == 6
 
 
 def test_error_event():
     """A failure in mid-stream is one event that holds the envelope."""
-    (event,) = parse(error_event(Refusal(502, "gone")))
-    assert event == {"error": {"message": "gone", "type": "upstream_error", "code": 502}}
-
-
-def test_plain():
-    """A plain reply holds the whole text."""
-    body = chat_completion(IDENTITY, "hi 😀", FinishReason.FINISH_REASON_LENGTH, USAGE)
-    assert json.loads(body) == {
-        **HEAD,
-        "object": "chat.completion",
-        "choices": [
-            {
-                "index": 0,
-                "message": {"role": "assistant", "content": "hi 😀"},
-                "finish_reason": "length",
-            }
-        ],
-        "usage": USAGE_OBJECT,
+    event = error_event(Refusal(502, "gone"))
+    assert json.loads(event.removeprefix(b"data: ")) == {
+        "error": {"message": "gone", "type": "upstream_error", "code": 502}
     }
+
+
+def answer(*deltas):
+    put_together = Answer()
+    for delta in deltas:
+        put_together.add(delta)
+    return put_together
+
+
+def test_plain_chat():
+    """A plain answer holds what all pieces say, and only what there is."""
+    call = [
+        Delta(tool_calls=[{"index": 0, "id": "call_1", "name": "f"}]),
+        Delta(tool_calls=[{"index": 0, "arguments": '{"a"'}]),
+        Delta(tool_calls=[{"index": 0, "arguments": ":1}"}]),
+    ]
+    answers = [
+        answer(Delta(content="hi "), Delta(content="😀")),
+        answer(Delta(reasoning="hm"), *call),
+        answer(),
+    ]
+    reasons = [STOP, FinishReason.FINISH_REASON_TOOL_CALLS, FinishReason.FINISH_REASON_LENGTH]
+    form = ChatFormat("abc", ChatCompletionRequest(model="m", messages=MESSAGES))
+    document = json.loads(form.document(answers, reasons, USAGE))
+    assert document["id"] == "chatcmpl-abc"
+    assert document["object"] == "chat.completion"
+    assert document["usage"] == USAGE_OBJECT
+    assert document["choices"] == [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": "hi 😀"},
+            "finish_reason": "stop",
+        },
+        {
+            "index": 1,
+            "message": {
+                "role": "assistant",
+                "content": None,
+                "reasoning": "hm",
+                "tool_calls": [
+                    {
+                        "id": "call_1",
+                        "type": "function",
+                        "function": {"name": "f", "arguments": '{"a":1}'},
+                    }
+                ],
+            },
+            "finish_reason": "tool_calls",
+        },
+        {
+            "index": 2,
+            "message": {"role": "assistant", "content": ""},
+            "finish_reason": "length",
+        },
+    ]
+
+
+def test_plain_completion():
+    """A plain continuation has its text and, on request, the logprobs of each token."""
+    asked = CompletionRequest(model="m", prompt="p", logprobs=0)
+    form = CompletionFormat("abc", asked)
+    document = json.loads(
+        form.document([answer(Delta(content="ab", logprobs=[logprob(b"ab")]))], [STOP], USAGE)
+    )
+    assert document["id"] == "cmpl-abc"
+    assert document["object"] == "text_completion"
+    assert document["choices"] == [
+        {
+            "index": 0,
+            "text": "ab",
+            "logprobs": {
+                "tokens": ["ab"],
+                "token_logprobs": [-0.5],
+                "top_logprobs": None,
+                "text_offset": [0],
+            },
+            "finish_reason": "stop",
+        }
+    ]
+
+
+def test_an_answer_reads_like_its_pieces():
+    """Deltas that were put together make events that say the same."""
+    deltas = [
+        Delta(reasoning="a"),
+        Delta(reasoning="b"),
+        Delta(content="c"),
+        Delta(tool_calls=[{"index": 0, "id": "call_1", "name": "f", "arguments": "{"}]),
+        Delta(content="d", tool_calls=[{"index": 0, "arguments": "}"}]),
+    ]
+    events = parse(ChatEvents(IDENTITY, 0).piece(answer(*deltas)))
+    thought, text, calls = (event["choices"][0]["delta"] for event in events)
+    assert thought == {"reasoning": "ab"}
+    assert text == {"content": "cd"}
+    assert calls["tool_calls"][0]["function"] == {"name": "f", "arguments": "{}"}

@@ -1,0 +1,66 @@
+"""What one generation has said, put together from its deltas."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from fastrun.v1.generation_pb2 import Delta, TokenLogprob, ToolCallDelta
+
+
+class Piece(Protocol):
+    """A part of an answer: one delta, or several put together."""
+
+    @property
+    def content(self) -> str:
+        """Text for the reader."""
+
+    @property
+    def reasoning(self) -> str:
+        """What the model thought before it."""
+
+    @property
+    def tool_calls(self) -> Sequence[ToolCallDelta]:
+        """Pieces of calls, of each index at most one."""
+
+    @property
+    def logprobs(self) -> Sequence[TokenLogprob]:
+        """One for each token, if they were asked for."""
+
+
+class Answer:
+    """A piece that grows."""
+
+    def __init__(self) -> None:
+        self._content: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: dict[int, tuple[ToolCallDelta, list[str]]] = {}
+        self.logprobs: list[TokenLogprob] = []
+        """See Piece."""
+
+    @property
+    def content(self) -> str:
+        """See Piece."""
+        return "".join(self._content)
+
+    @property
+    def reasoning(self) -> str:
+        """See Piece."""
+        return "".join(self._reasoning)
+
+    @property
+    def tool_calls(self) -> list[ToolCallDelta]:
+        """See Piece."""
+        return [
+            ToolCallDelta(index=index, id=first.id, name=first.name, arguments="".join(arguments))
+            for index, (first, arguments) in sorted(self._calls.items())
+        ]
+
+    def add(self, delta: Delta) -> None:
+        """Take a delta."""
+        if delta.content:
+            self._content.append(delta.content)
+        if delta.reasoning:
+            self._reasoning.append(delta.reasoning)
+        for call in delta.tool_calls:
+            self._calls.setdefault(call.index, (call, []))[1].append(call.arguments)
+        if delta.logprobs:
+            self.logprobs.extend(delta.logprobs)

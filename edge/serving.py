@@ -1,0 +1,125 @@
+"""What serving any request for text takes: reading, checking, running, telling."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from aiohttp import web
+
+from edge.catalogue import Catalogue
+from edge.config import Config
+from edge.errors import invalid, unknown_model
+from edge.exchange import Exchange
+from edge.formats import Format
+from edge.generation import Generations, Job
+from edge.metrics import Metrics
+from edge.openai_schema import GenerationRequest
+from edge.reply import CollectedReply, Reply, StreamedReply
+from edge.request_body import read_body
+from edge.stream_writer import ClientStream, PushStream, ResponseStream
+
+# Parsing more than this holds up the streams of others: it goes to a thread.
+INLINE_BYTES = 256 << 10
+MODEL_NAME_LENGTH = 200
+STREAMS: dict[str, type[PushStream | ResponseStream]] = {
+    "push": PushStream,
+    "response": ResponseStream,
+}
+
+RequestT = TypeVar("RequestT", bound=GenerationRequest)
+RequestT_co = TypeVar("RequestT_co", bound=GenerationRequest, covariant=True)
+
+
+class Decoder(Protocol[RequestT_co]):
+    """Turns a body into a request, or refuses it."""
+
+    def __call__(self, body: bytes, *, depth_limit: int) -> RequestT_co:
+        """Raises Refusal."""
+
+
+class Serving:
+    """What the endpoints that generate text have in common."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        catalogue: Catalogue,
+        generations: Generations,
+        metrics: Metrics,
+        seeds: random.Random,
+    ) -> None:
+        self._config = config
+        self._catalogue = catalogue
+        self._generations = generations
+        self._metrics = metrics
+        self._seeds = seeds
+
+    async def read(self, exchange: Exchange, decode: Decoder[RequestT]) -> RequestT:
+        """Read the body and refuse all that can be refused without a worker.
+
+        Raises:
+            Refusal: what the client is told instead.
+        """
+        config = self._config
+        body = await read_body(
+            exchange.request,
+            limit_bytes=config.body_limit_bytes,
+            timeout_s=config.body_timeout_s,
+        )
+        limit = config.json_depth_limit
+        if len(body) <= INLINE_BYTES:
+            asked = decode(body, depth_limit=limit)
+        else:
+            asked = await asyncio.to_thread(decode, body, depth_limit=limit)
+        exchange.facts.update(model=asked.model[:MODEL_NAME_LENGTH], stream=bool(asked.stream))
+        self._check_model(asked, len(body))
+        return asked
+
+    def seed(self) -> int:
+        """Make one for a client that sets none."""
+        return self._seeds.getrandbits(31)
+
+    def reply(self, exchange: Exchange, asked: GenerationRequest, form: Format, size: int) -> Reply:
+        """Make what answers the client: a stream or one document, with so many choices."""
+        if not asked.stream:
+            return CollectedReply(exchange, form, size)
+
+        def make_stream(on_writable: Callable[[], None]) -> ClientStream:
+            kind = STREAMS[self._config.stream_writer]
+            return kind(exchange.request, exchange.headers, on_writable)
+
+        limit = self._config.gathered_limit_bytes
+        return StreamedReply(exchange, make_stream, form, size, gathered_limit_bytes=limit)
+
+    async def run(self, exchange: Exchange, job: Job, reply: Reply) -> web.StreamResponse:
+        """Run the generations and tell the client how it went.
+
+        A client that leaves cancels this call, and with it whatever it waits for or runs.
+        """
+        try:
+            ended = await self._generations.run(job, reply)
+            usage = job.batch.usage([each.usage for each in ended])
+            self._metrics.used(usage)
+            exchange.facts.update(
+                prompt_tokens=usage.prompt_tokens,
+                cached_tokens=usage.cached_tokens,
+                completion_tokens=usage.completion_tokens,
+            )
+            return await reply.finish(usage)
+        except Exception as error:  # noqa: BLE001 - told as a status or, in mid-stream, an event
+            return await reply.fail(exchange.failed(error))
+        finally:
+            reply.release()
+
+    def _check_model(self, asked: GenerationRequest, body_bytes: int) -> None:
+        if self._catalogue.surely_lacks(asked.model):
+            raise unknown_model(asked.model)
+        card = self._catalogue.card(asked.model)
+        # A body is never shorter than the texts in it, so most need no closer look.
+        longest = card.context_length * card.longest_token_bytes if card else 0
+        if not card or not 0 < longest < body_bytes:
+            return
+        if any(len(text.encode()) > longest for text in asked.texts()):
+            raise invalid(f"the prompt is over the context window of {card.context_length} tokens")

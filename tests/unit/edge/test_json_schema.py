@@ -1,0 +1,103 @@
+"""Which JSON Schemas are refused before any model is asked."""
+
+import json
+
+import pytest
+
+from edge.errors import Refusal
+from edge.json_schema import SCHEMA_NODES, check_schema
+
+TYPES = "array, boolean, integer, null, number, object, string"
+NODE = {
+    "type": "object",
+    "properties": {"next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}},
+    "required": ["next"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {},
+        {"type": ["integer", "null"], "title": "t", "x-own": [1], "default": None},
+        {"$defs": {"node": NODE, "a b": True}, "$ref": "#/$defs/node"},
+        {"$defs": {"a b": {}}, "items": {"$ref": "#/%24defs/a%20b"}},
+        {"properties": {"a/b": {}, "c": {"$ref": "#/properties/a~1b"}, "d": {"$ref": "#"}}},
+        {"type": "array", "items": {"minimum": 1, "maximum": 9}, "minItems": 3, "maxItems": 3.0},
+        {"items": [{"type": "string"}, True], "prefixItems": [{}]},
+        {"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}$", "format": "date", "minLength": 0},
+        {"enum": ["猫", None, {"a": 1}], "const": {"type": "hiccup"}},
+        {"properties": {"type": {"type": "string"}, "enum": {}, "$ref": {"type": "string"}}},
+        {"patternProperties": {"^x-": {"exclusiveMinimum": 0, "multipleOf": 0.5}}},
+        {"not": {"const": 10**40}},
+    ],
+)
+def test_taken(schema):
+    """What is valid passes, with keywords that nobody knows."""
+    check_schema(schema, "schema")
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        (
+            {"type": "hiccup"},
+            f"s.type must be one or several of {TYPES}",
+        ),
+        (
+            {"properties": {"a": "bar"}},
+            "s.properties.a must be a schema: an object, true or false",
+        ),
+        ({"properties": []}, "s.properties must be an object of schemas"),
+        ({"anyOf": []}, "s.anyOf must be a non-empty list of schemas"),
+        ({"anyOf": [{}, {"enum": []}]}, "s.anyOf[1].enum must be a non-empty list"),
+        ({"items": {"required": True}}, "s.items.required must be a list of strings"),
+        ({"minLength": -1}, "s.minLength must be a whole number from 0"),
+        ({"minLength": 1.5}, "s.minLength must be a whole number from 0"),
+        ({"maximum": "9"}, "s.maximum must be a number"),
+        ({"multipleOf": 0}, "s.multipleOf must be over 0"),
+        ({"pattern": 1}, "s.pattern must be a string"),
+        (
+            {"pattern": "foo**("},
+            "s.pattern is not a valid regular expression: a quantifier has nothing to repeat",
+        ),
+        (
+            {"patternProperties": {"(": {}}},
+            "s.patternProperties is not a valid regular expression: a group is not closed",
+        ),
+        ({"$ref": "#/$defs/missing"}, "s.$ref points to '#/$defs/missing', which does not exist"),
+        (
+            {"$ref": "http://127.0.0.1:9/x.json"},
+            "s.$ref must point into the schema itself, such as '#/$defs/x'",
+        ),
+    ],
+)
+def test_refused(schema, message):
+    """The keyword that is wrong is named, with what it may be."""
+    with pytest.raises(Refusal) as caught:
+        check_schema(schema, "s")
+    assert (caught.value.status, caught.value.message) == (400, message)
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        (
+            json.loads('{"not":' * 65 + "{}" + "}" * 65),
+            "schemas are nested deeper than 64 levels",
+        ),
+        ({"const": json.loads("[" * 201 + "]" * 201)}, "is nested deeper than 200 levels"),
+        ({"description": "x" * 300_000}, "is longer than 262144 bytes"),
+        (
+            {"properties": {str(n): {} for n in range(SCHEMA_NODES)}},
+            "a schema may hold at most 10000 schemas",
+        ),
+    ],
+)
+def test_too_much(schema, message):
+    """Size and nesting have limits, and the message stays short."""
+    with pytest.raises(Refusal) as caught:
+        check_schema(schema, "s")
+    assert message in caught.value.message
+    assert len(caught.value.message) < 400
