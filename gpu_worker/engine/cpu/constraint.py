@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_worker.dialect.tokenizer import JsonTokenizer
-from gpu_worker.engine.cpu.errors import ModelError
 from gpu_worker.engine.cpu.lark import lark, reason
 from gpu_worker.engine.grammar import Grammar, GrammarError
 
@@ -66,39 +65,52 @@ class Constraint:
         return Constraint(self._matcher.deep_copy(), self._vocabulary)
 
 
+class Vocabulary:
+    """A model's tokens as llguidance wants them; the bytes are those that the detokenizer gives.
+
+    The library can read a tokenizer.json by itself, but takes some tokens for special that are
+    ordinary text.
+    """
+
+    bos_token_id = None
+
+    def __init__(self, tokenizer: JsonTokenizer, *, size: int, eos_ids: Sequence[int]) -> None:
+        """List the tokens; ids from the tokenizer's end to ``size`` are never allowed."""
+        self.special_tokens = {
+            text: token_id
+            for text, token_id in tokenizer.special_tokens.items()
+            if not tokenizer.token_bytes(token_id) and token_id < size
+        }
+        self.special_token_ids = list(self.special_tokens.values())
+        self.tokens = [tokenizer.token_bytes(token_id) for token_id in range(size)]
+        for text, token_id in self.special_tokens.items():
+            self.tokens[token_id] = text.encode()
+        self.eos_token_id = eos_ids[0]
+        self._tokenizer = tokenizer
+
+    def __call__(self, text: str) -> list[int]:
+        """Return the tokens of a text."""
+        return self._tokenizer.encode(text, special=False)
+
+
 class GrammarCompiler:
     """Compiles grammars for one model's vocabulary, in a thread of its own, and keeps the last."""
 
     def __init__(self, tokenizer: Path, *, vocabulary: int, eos_ids: Sequence[int]) -> None:
-        """Read the vocabulary; takes tenths of a second.
+        """Begin to read the vocabulary, which takes some tenths of a second; compilations wait.
 
         Args:
             tokenizer: a tokenizer.json.
-            vocabulary: how many logits the model has; ids beyond the tokenizer's are never allowed.
+            vocabulary: how many logits the model has.
             eos_ids: the tokens that end a turn.
-
-        Raises:
-            ModelError: the tokenizer does not fit the model.
         """
-        text = tokenizer.read_text(encoding="utf-8")
-        try:
-            self._tokenizer = llguidance.LLTokenizer(
-                text, n_vocab=vocabulary, eos_token=list(eos_ids) or None
-            )
-        except ValueError as error:
-            raise ModelError(f"its tokenizer.json does not fit its weights: {error}") from error
-        own = JsonTokenizer(text)
-        self._special_tokens = {
-            content: token_id
-            for content, token_id in own.special_tokens.items()
-            if not own.token_bytes(token_id)
-        }
-        self._vocabulary = vocabulary
+        self._size = vocabulary
         self._limits = llguidance.LLParserLimits(
             step_lexer_fuel=STEP_FUEL, max_lexer_states=MAX_STATES, verbose_errors=False
         )
         self._compiled: OrderedDict[Grammar, Constraint] = OrderedDict()
         self._thread = _thread_of_stack(STACK_BYTES)
+        self._vocabulary = self._thread.submit(_read_vocabulary, tokenizer, vocabulary, eos_ids)
 
     async def compile(self, grammar: Grammar) -> Constraint:
         """Return a constraint at the grammar's beginning, which the caller copies.
@@ -128,15 +140,23 @@ class GrammarCompiler:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _compile(self, grammar: Grammar) -> Constraint:
-        matcher = llguidance.LLMatcher(
-            self._tokenizer, lark(grammar, self._special_tokens), log_level=0, limits=self._limits
-        )
+        vocabulary, tokenizer = self._vocabulary.result()
+        text = lark(grammar, vocabulary.special_tokens)
+        matcher = llguidance.LLMatcher(tokenizer, text, log_level=0, limits=self._limits)
         if matcher.is_error():
             raise GrammarError(reason(matcher.get_error()))
-        made = Constraint(matcher, self._vocabulary)
+        made = Constraint(matcher, self._size)
         # The first tokens cost most, and a grammar that allows nothing shows it only now.
         made.allowed()
         return made
+
+
+def _read_vocabulary(
+    tokenizer: Path, size: int, eos_ids: Sequence[int]
+) -> tuple[Vocabulary, llguidance.LLTokenizer]:
+    vocabulary = Vocabulary(JsonTokenizer.from_file(tokenizer), size=size, eos_ids=eos_ids)
+    wrapper = llguidance.TokenizerWrapper(vocabulary)
+    return vocabulary, llguidance.LLTokenizer(wrapper, eos_token=list(eos_ids))
 
 
 def _thread_of_stack(size: int) -> ThreadPoolExecutor:

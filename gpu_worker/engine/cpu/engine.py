@@ -83,8 +83,7 @@ class CpuEngine:
             slots: how many generations run at once.
             context_length: of the model, in tokens; less if the blocks hold less.
             blocks: size of the KV cache.
-            grammars: for the model's vocabulary; without it every grammar is refused. The engine
-                closes it.
+            grammars: for the model's vocabulary; the engine closes it. None refuses every grammar.
             tokens_per_step: how many tokens a step computes at most.
             stalled_after_s: how long a step may take before the engine counts as dead.
             clock: monotonic seconds.
@@ -201,7 +200,7 @@ class CpuEngine:
         if self._death is not None:
             raise EngineDeadError(self._death)
         if self._grammars is None:
-            raise GrammarError("this engine was loaded without a vocabulary to constrain")
+            raise GrammarError("this model names no token that ends a turn, which grammars need")
         return await self._grammars.compile(grammar)
 
     def _sequence(

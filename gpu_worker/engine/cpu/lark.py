@@ -179,7 +179,9 @@ def reason(message: str) -> str:
     """Make the library's account of an error short, and free of the grammar it quotes."""
     if keywords := _UNIMPLEMENTED.search(message):
         return f"the JSON Schema uses {keywords[1]}, which cannot be enforced here: leave it out"
-    head, *rest = _PLACE.sub("", message.strip()).splitlines()
+    if message.startswith("NoExtension"):
+        return "the output cannot be held to this grammar: no text fits it"
+    head, *rest = _PLACE.sub("", message.strip()).splitlines() or ["unknown reason"]
     detail = next((line.removeprefix("error: ") for line in rest if line.startswith("error: ")), "")
     text = f"{head} {detail}".strip().replace("failed to compile JSON schema: ", "")
     text = text.split(". ")[0]

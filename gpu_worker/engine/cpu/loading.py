@@ -40,12 +40,6 @@ def load_cpu_engine(
     except Exception as error:  # OpenVINO raises several kinds
         reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
         raise ModelError(f"model {model.name!r} cannot be loaded: {reason[0]}") from error
-    try:
-        grammars = GrammarCompiler(
-            model.tokenizer, vocabulary=network.vocabulary, eos_ids=model.eos_ids
-        )
-    except ModelError as error:
-        raise ModelError(f"model {model.name!r} cannot be loaded: {error}") from error
     usable = slots * -(-model.context_length // network.block_size)
     blocks = max(1, min(usable, kv_cache_bytes // network.block_bytes))
     network.allocate(blocks)
@@ -54,6 +48,12 @@ def load_cpu_engine(
         slots=slots,
         context_length=model.context_length,
         blocks=blocks,
-        grammars=grammars,
+        grammars=_grammars(model, network.vocabulary),
         tokens_per_step=tokens_per_step,
     )
+
+
+def _grammars(model: PreparedModel, vocabulary: int) -> GrammarCompiler | None:
+    if not model.eos_ids:
+        return None
+    return GrammarCompiler(model.tokenizer, vocabulary=vocabulary, eos_ids=model.eos_ids)

@@ -1,0 +1,143 @@
+"""Grammars are written in llguidance's language, or refused with a reason."""
+
+import json
+
+import pytest
+
+from gpu_worker.engine.cpu.lark import JSON_OPTIONS, MAX_SIZE, checked_schema, lark, reason
+from gpu_worker.engine.grammar import Choice, Free, GrammarError, Json, Literal, Repeat, Sequence
+
+SPECIAL = {"<|end|>": 7, "<tool>": 8}
+
+
+def rules(grammar):
+    """Return the rules in the order of their names, without these."""
+    return [line.partition(":")[2].strip() for line in lark(grammar, SPECIAL).splitlines()]
+
+
+def test_literal_is_a_json_string():
+    """Whatever a literal holds, it is quoted and escaped to printable ASCII."""
+    text = lark(Literal('a"b\\\n\x00é🐱'), SPECIAL)
+    assert text == 'start: r0\nr0: "a\\"b\\\\\\n\\u0000\\u00e9\\ud83d\\udc31"'
+
+
+def test_special_tokens_are_ids():
+    """Special tokens in a literal stand for their ids."""
+    assert rules(Literal("a<tool>b<|end|>"))[1] == '"a" <[8]> "b" <[7]>'
+
+
+def test_nothing_is_an_empty_string():
+    """Empty literals and sequences match nothing."""
+    assert rules(Literal(""))[1] == rules(Sequence(()))[1] == '""'
+
+
+def test_free_text_ends_at_its_first_end():
+    """The end is a suffix, or the id of a special token."""
+    assert lark(Free("</think>"), {}).splitlines()[1] == 'r0[suffix="</think>"]: /(?s:.*)/'
+    assert rules(Free("<|end|>"))[1] == "/(?s:.*)/ <[7]>"
+
+
+@pytest.mark.parametrize("until", ["", "\n<|end|>", "<tool><|end|>"])
+def test_free_text_needs_one_end(until: str):
+    """What is not one text or one special token cannot be looked for."""
+    with pytest.raises(GrammarError, match="free text"):
+        lark(Free(until), SPECIAL)
+
+
+def test_parts_are_rules():
+    """Sequences, choices and repetitions refer to the rules of their parts."""
+    a, b = Literal("a"), Literal("b")
+    assert rules(Sequence((a, b))) == ["r0", "r1 r2", '"a"', '"b"']
+    assert rules(Choice((a, b))) == ["r0", "r1 | r2", '"a"', '"b"']
+    assert rules(Repeat(a, 1, 3)) == ["r0", "r1{1,3}", '"a"']
+    assert rules(Repeat(Choice((a, Sequence((b, a)))), 0, None)) == [
+        "r0",
+        "r1{0,}",
+        "r2 | r3",
+        '"a"',
+        "r4 r5",
+        '"b"',
+        '"a"',
+    ]
+
+
+def test_schema_carries_our_options():
+    """Nobody's schema chooses how strictly it is taken."""
+    schema = checked_schema('{"x-guidance": {"lenient": true}, "type": "object"}')
+    assert json.loads(schema) == {"type": "object", "x-guidance": JSON_OPTIONS}
+    assert checked_schema("true") == "true"
+    assert rules(Json("false"))[1] == "%json false"
+
+
+def test_schema_keeps_order_and_numbers():
+    """Properties come in the schema's order, numbers with all their digits."""
+    text = '{"properties": {"b": {"minimum": 123456789012345678901}, "a": {"multipleOf": 0.01}}}'
+    assert checked_schema(text).startswith(text.removesuffix("}"))
+
+
+@pytest.mark.parametrize("text", ["", "{", "NaN", '{"a": Infinity}', "[" * 100_000])
+def test_schema_is_json(text: str):
+    """What is not JSON, or too deep to be read, is refused."""
+    with pytest.raises(GrammarError, match="not JSON"):
+        checked_schema(text)
+
+
+@pytest.mark.parametrize(
+    ("grammar", "match"),
+    [
+        (Json('{"items":' * 120 + "{}" + "}" * 120), "nested"),
+        (Json('{"multipleOf": 1000003}'), "multipleOf"),
+        (Json('{"allOf": [{"multipleOf": 9973}, {"multipleOf": 0.9967}]}'), "multipleOf"),
+        (Json('{"multipleOf": 1.5e-300, "items": {"multipleOf": 0.1234567}}'), "multipleOf"),
+        (Literal("a" * MAX_SIZE), "bytes"),
+        (Choice(()), "option"),
+        (Repeat(Literal("a"), 2, 1), "repeated"),
+        (Repeat(Literal("a"), -1, 1), "repeated"),
+        (Repeat(Literal("a"), 0, 10**9), "repeated"),
+        (Repeat(Literal("a"), 10**9, None), "repeated"),
+    ],
+)
+def test_too_much_is_refused(grammar, match: str):
+    """What would take the process's memory or stack is refused by a look at it."""
+    with pytest.raises(GrammarError, match=match):
+        lark(grammar, SPECIAL)
+
+
+def test_grammar_may_not_nest_without_end():
+    """A grammar of many parts in one another is refused, not overflowed on."""
+    grammar = Literal("a")
+    for _ in range(50):
+        grammar = Sequence((grammar,))
+    with pytest.raises(GrammarError, match="deep"):
+        lark(grammar, {})
+
+
+@pytest.mark.parametrize("step", [0.1, 0.01, 0.25, 5, 100, 1_000_000, 7, 1e-9])
+def test_usual_multiples_are_allowed(step: float):
+    """Zeros do not count."""
+    assert str(step) in checked_schema(json.dumps({"multipleOf": step}))
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (
+            'at 1(8): failed to compile JSON schema: Unimplemented keys: ["not", "if"]\n   1 | x',
+            'the JSON Schema uses "not", "if", which cannot be enforced here: leave it out',
+        ),
+        (
+            "1(8): regex parse error:\n    (?=a)\n    ^^^\nerror: no look-around\n   1 | start",
+            "the output cannot be held to this grammar: regex parse error: no look-around",
+        ),
+        (
+            "2(3): failed to compile JSON schema: oneOf is not supported. Enable this\n   1 | a",
+            "the output cannot be held to this grammar: oneOf is not supported",
+        ),
+        ("NoExtensionBias\n<state>", "the output cannot be held to this grammar: no text fits it"),
+        ("", "the output cannot be held to this grammar: unknown reason"),
+    ],
+)
+def test_reasons_are_short(message: str, expected: str):
+    """The library's message is cut down to what helps, without what it quotes."""
+    assert reason(message) == expected
+    assert len(reason("at 1(8): " + "x" * 5000)) < 300
