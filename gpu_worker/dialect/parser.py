@@ -130,13 +130,13 @@ class Parser:
         held, self._held = self._held, ""
         if self._reader is not None:
             held = self._reader.text
-        state = State.THOUGHT if self.in_thought else State.CONTENT
         if not (cut and held.strip()):
-            self._show(held, state)
+            self._show(held, State.THOUGHT if self.in_thought else State.CONTENT)
         if self._stops is not None:
             self._put(self._stops.flush())
-        if not self.call_count:
-            self.content.append(self._said.flush())
+        if cut and held.strip():
+            self._said.paragraph()
+        self.content.append(self._said.flush())
 
     def _advance(self) -> bool:
         """Use up what is held as far as it is clear; False if more has to come first."""
@@ -225,6 +225,8 @@ class Parser:
             text = self._stops.feed(text)
             self.ended = self._stops.matched
         self._put(text)
+        if self.ended:
+            self.content.append(self._said.flush())
 
     def _put(self, text: str) -> None:
         self.content.append(self._said.feed(text) if self._opening else text)
@@ -242,6 +244,7 @@ class Margins:
         self._keeps_start = keeps_start
         self._begun = False
         self._gap: list[str] = []
+        self._between = False  # the gap is one between paragraphs
 
     def feed(self, text: str) -> str:
         """Return what can be shown now."""
@@ -253,6 +256,7 @@ class Margins:
         if self._gap:
             body = "".join(self._gap) + body
             self._gap = []
+            self._between = False
         if gap:
             self._gap.append(gap)
         if not self._begun:
@@ -262,11 +266,12 @@ class Margins:
 
     def paragraph(self) -> None:
         """Forget the whitespace; what follows is a paragraph of its own."""
+        self._between = self._begun
         self._gap = ["\n\n"] if self._begun else []
 
     def flush(self) -> str:
-        """Return the whitespace, at the end of the text."""
-        gap, self._gap = "".join(self._gap), []
+        """Return the whitespace at the end of the text, unless it waits for a paragraph."""
+        gap, self._gap = "" if self._between else "".join(self._gap), []
         return gap
 
 
