@@ -15,6 +15,7 @@ from edge.authentication import Authenticator, AuthLink
 from edge.chat import ChatCompletions
 from edge.completions import Completions
 from edge.config import Config
+from edge.cors import Cors
 from edge.exchange import Exchange
 from edge.front_page import front_page
 from edge.generation import Generations
@@ -51,7 +52,7 @@ class Edge:
             abort_timeout_s=config.abort_timeout_s,
             large_request_bytes=config.large_request_bytes,
         )
-        self._middleware = Middleware(self._routes(), self._metrics)
+        self._middleware = Middleware(self._routes(), self._metrics, Cors(config.cors_origins))
         self._runner = web.ServerRunner(
             HttpServer(self._middleware, _connection_limits(config)), shutdown_timeout=CUT_OFF_S
         )

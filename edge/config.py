@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 
 Address = Annotated[str, msgspec.Meta(pattern=r":\d+$")]
+Origin = Annotated[str, msgspec.Meta(pattern=r"^(\*|https?://[^/\s]+)$")]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -39,6 +40,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """How long a client may take for the body of a request; then 408."""
     idle_timeout_s: Seconds = 75.0
     """How long a connection without a request is kept."""
+    cors_origins: list[Origin] = msgspec.field(default_factory=list)
+    """Origins whose web pages may call from a browser, such as https://chat.example; * is all."""
 
     # How long a request may take.
     queue_timeout_s: Annotated[float, msgspec.Meta(ge=0)] = 10.0

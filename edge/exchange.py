@@ -3,6 +3,7 @@
 import re
 import secrets
 import time
+from collections.abc import Mapping
 
 import structlog
 from aiohttp import web
@@ -20,13 +21,20 @@ _CLIENT_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 class Exchange:
     """A request and what is found out about it."""
 
-    def __init__(self, request: web.BaseRequest) -> None:
+    def __init__(self, request: web.BaseRequest, headers: Mapping[str, str]) -> None:
+        """Begin.
+
+        Args:
+            request: as it came.
+            headers: of every answer to it, beside its id.
+        """
         self.request = request
         self.started_at = time.monotonic()
         # Records and leases go by this id, so a client must not be able to choose it.
         self.request_id = secrets.token_hex(12)
         client_id = request.headers.get(REQUEST_ID, "")
         self.client_request_id = client_id if _CLIENT_ID.fullmatch(client_id) else None
+        self._headers = headers
         self.endpoint = "none"
         """Name of the route, once it is found."""
         self.facts: dict[str, object] = {}
@@ -37,7 +45,7 @@ class Exchange:
     @property
     def headers(self) -> dict[str, str]:
         """Headers of every answer to this request."""
-        return {REQUEST_ID: self.client_request_id or self.request_id}
+        return {REQUEST_ID: self.client_request_id or self.request_id, **self._headers}
 
     def elapsed_s(self) -> float:
         """Seconds since the request came."""

@@ -5,6 +5,7 @@ import asyncio
 import structlog
 from aiohttp import web
 
+from edge.cors import Cors
 from edge.exchange import Exchange
 from edge.http_server import Connection
 from edge.metrics import Metrics
@@ -18,8 +19,9 @@ CLIENT_LEFT = 499
 class Middleware:
     """The handler of all requests."""
 
-    def __init__(self, routes: Routes, metrics: Metrics) -> None:
+    def __init__(self, routes: Routes, metrics: Metrics, cors: Cors) -> None:
         self._routes = routes
+        self._cors = cors
         self._metrics = metrics
         self._running = 0
         self._idle = asyncio.Event()
@@ -41,7 +43,7 @@ class Middleware:
         connection = request.protocol
         assert isinstance(connection, Connection)
         connection.begin_request()
-        exchange = Exchange(request)
+        exchange = Exchange(request, self._cors.headers(request.headers.get("Origin")))
         structlog.contextvars.bind_contextvars(request_id=exchange.request_id)
         self._began()
         status = CLIENT_LEFT
@@ -66,7 +68,9 @@ class Middleware:
         route = self._routes.find(request.path)
         exchange.endpoint = route.name
         if request.method == "OPTIONS":
-            return exchange.empty({"Allow": route.methods})
+            wanted = request.headers.get("Access-Control-Request-Headers")
+            preflight = self._cors.preflight(route.methods, wanted)
+            return exchange.empty({"Allow": route.methods, **preflight})
         return await endpoint_of(route, request.method)(exchange)
 
     def _began(self) -> None:

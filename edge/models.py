@@ -1,17 +1,25 @@
 """GET /v1/models and /v1/models/{id}: the models that can serve a request right now."""
 
-from typing import Any
-
-import orjson
 from aiohttp import web
 
 from edge.authentication import Authenticator
 from edge.errors import NO_SCHEDULER, Refusal, unknown_model
 from edge.exchange import Exchange
+from edge.openai_replies import Model, ModelList, encode
+from edge.openai_schema import MOST_TOKENS, ChatCompletionRequest
 from edge.scheduler_link import SchedulerLink
 from fastrun.v1.worker_pb2 import ModelCard
 
 OWNER = "fastrun"
+
+# What a request may only say to a model with this feature.
+_OF_FEATURE = {
+    "tools": {"tools", "tool_choice", "parallel_tool_calls"},
+    "structured_output": {"response_format"},
+    "reasoning": {"reasoning_effort"},
+    "logprobs": {"logprobs", "top_logprobs"},
+}
+_REQUIRED = {"model", "messages"}
 
 
 class Models:
@@ -25,15 +33,15 @@ class Models:
         """Answer with all models."""
         cards = await self._serving(exchange)
         return exchange.json(
-            orjson.dumps({"object": "list", "data": [_model(card) for card in cards]})
+            encode(ModelList(object="list", data=[_model(card) for card in cards]))
         )
 
     async def one(self, exchange: Exchange) -> web.StreamResponse:
-        """Answer with one model; its id may hold slashes."""
-        model = exchange.request.path.partition("/models/")[2]
+        """Answer with one model; its id may hold slashes, as they are or percent-encoded."""
+        model = exchange.request.path.partition("/models/")[2].strip("/")
         for card in await self._serving(exchange):
             if card.model == model:
-                return exchange.json(orjson.dumps(_model(card)))
+                return exchange.json(encode(_model(card)))
         raise unknown_model(model)
 
     async def _serving(self, exchange: Exchange) -> list[ModelCard]:
@@ -43,11 +51,22 @@ class Models:
         return self._scheduler.catalogue.serving()
 
 
-def _model(card: ModelCard) -> dict[str, Any]:
-    return {
-        "id": card.model,
-        "object": "model",
-        "created": card.created,
-        "owned_by": OWNER,
-        "context_length": card.context_length,
-    }
+def _model(card: ModelCard) -> Model:
+    return Model(
+        id=card.model,
+        object="model",
+        created=card.created,
+        owned_by=OWNER,
+        context_length=card.context_length,
+        max_output_tokens=min(card.context_length, MOST_TOKENS),
+        features=list(card.features),
+        supported_parameters=_parameters(card),
+    )
+
+
+def _parameters(card: ModelCard) -> list[str]:
+    # A feature may say more after a colon, such as `reasoning: always`.
+    features = {feature.partition(":")[0] for feature in card.features}
+    lacking = [names for feature, names in _OF_FEATURE.items() if feature not in features]
+    known = set(ChatCompletionRequest.__struct_fields__)
+    return sorted(known.difference(_REQUIRED, *lacking))

@@ -10,12 +10,13 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+MOST_TOKENS = 16384
 COMPLETION_TOKENS = 16
 """What a text completion may generate when it does not say."""
 
 Text = Annotated[str, Meta(min_length=1)]
 Stops = Annotated[list[Text], Meta(max_length=4)]
-Tokens = Annotated[int, Meta(ge=1, le=16384)]
+Tokens = Annotated[int, Meta(ge=1, le=MOST_TOKENS)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 ZeroToTwo = Annotated[float, Meta(ge=0, le=2)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]

@@ -12,6 +12,14 @@ from edge.exchange import Exchange
 Endpoint = Callable[[Exchange], Awaitable[web.StreamResponse]]
 
 SHOWN_PATH_LENGTH = 100
+# What other APIs have in place of a path of ours.
+_OTHER_WAYS = {
+    "/responses": "/v1/chat/completions",
+    "/messages": "/v1/chat/completions",
+    "/api/chat": "/v1/chat/completions",
+    "/api/generate": "/v1/completions",
+    "/api/tags": "/v1/models",
+}
 _SLASHES = re.compile(r"/{2,}")
 
 
@@ -53,14 +61,25 @@ class Routes:
 
     def _hint(self, path: str) -> str:
         shown = path[:SHOWN_PATH_LENGTH]
-        meant = [
-            each
-            for each in self._table
-            if each.startswith("/v1/") and path.endswith(each.removeprefix("/v1"))
-        ]
+        meant = self._meant(path)
         if meant:
-            return f"there is no {shown}, use {meant[0]}"
+            return f"there is no {shown}, use {meant}"
         return f"there is no {shown}, GET / lists what there is"
+
+    def _meant(self, path: str) -> str | None:
+        """Guess the path for which this one was sent."""
+        for other, meant in _OTHER_WAYS.items():
+            if path.endswith(other):
+                return meant
+        for each in self._table:
+            below = each.removeprefix("/v1")
+            if below == each:
+                continue
+            if path.endswith(below):
+                return each
+            if below.endswith("/") and below in path:
+                return each + path.rpartition(below)[2][:SHOWN_PATH_LENGTH]
+        return None
 
 
 def endpoint_of(route: Route, method: str) -> Endpoint:

@@ -242,7 +242,13 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
 
 
 def model_state(**card):
-    fields = {"model": MODEL, "context_length": 1000, "longest_token_bytes": 10, "created": 1}
+    fields = {
+        "model": MODEL,
+        "context_length": 1000,
+        "longest_token_bytes": 10,
+        "created": 1,
+        "features": ["tools"],
+    }
     return ModelState(card=ModelCard(**{**fields, **card}), ready=True)
 
 

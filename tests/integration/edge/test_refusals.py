@@ -151,6 +151,42 @@ async def test_paths_and_methods(start):
         assert (response.status_code, response.headers["allow"]) == (204, "OPTIONS, POST")
 
 
+ORIGIN = "https://chat.example"
+
+
+@pytest.mark.parametrize(
+    ("origins", "allowed"),
+    [([], None), (["*"], "*"), ([ORIGIN], ORIGIN), (["https://other.example"], None)],
+)
+async def test_cross_origin(start, body, origins, allowed):
+    """Web pages may call where they are configured to, and see streams and refusals alike."""
+    async with start(cors_origins=origins) as stack:
+        key = stack.client.headers.pop("authorization")
+        asks = {
+            "origin": ORIGIN,
+            "access-control-request-method": "POST",
+            "access-control-request-headers": "authorization,content-type,x-stainless-os",
+        }
+        preflight = await stack.client.options(CHAT, headers=asks)
+        assert preflight.status_code == 204
+        if origins:
+            assert preflight.headers["access-control-allow-methods"] == "OPTIONS, POST"
+            names = preflight.headers["access-control-allow-headers"]
+            assert names == asks["access-control-request-headers"]
+        headers = {"origin": ORIGIN, "authorization": key}
+        for response in (
+            preflight,
+            await stack.client.post(CHAT, json=body(), headers={"origin": ORIGIN}),
+            await stack.client.post(CHAT, json=body(), headers=headers),
+            await stack.client.post(CHAT, json=body(stream=True), headers=headers),
+            await stack.client.get("/nowhere", headers=headers),
+        ):
+            assert response.headers.get("access-control-allow-origin") == allowed
+            assert response.headers.get("vary") == (
+                "Origin" if origins not in ([], ["*"]) else None
+            )
+
+
 async def test_doubled_and_trailing_slashes(start, body):
     """They do not matter, and nothing is redirected."""
     async with start() as stack:

@@ -7,6 +7,26 @@ import pytest
 from fastrun.v1.scheduler_pb2 import ModelList
 
 CHAT = "/v1/chat/completions"
+PARAMETERS = [
+    "chat_template_kwargs",
+    "frequency_penalty",
+    "max_completion_tokens",
+    "max_tokens",
+    "min_p",
+    "n",
+    "parallel_tool_calls",
+    "presence_penalty",
+    "repetition_penalty",
+    "seed",
+    "stop",
+    "stream",
+    "stream_options",
+    "temperature",
+    "tool_choice",
+    "tools",
+    "top_k",
+    "top_p",
+]
 
 
 async def test_hello(start, until):
@@ -122,11 +142,18 @@ async def test_model_list_is_replaced(start, until):
                     "created": 1,
                     "owned_by": "fastrun",
                     "context_length": 1000,
+                    "max_output_tokens": 1000,
+                    "features": ["tools"],
+                    "supported_parameters": PARAMETERS,
                 }
             ],
         }
-        one = await stack.client.get("/v1/models/test/model")
-        assert one.json() == response.json()["data"][0]
+        for path in ("test/model", "test%2Fmodel", "test%2fmodel/"):
+            one = await stack.client.get(f"/v1/models/{path}")
+            assert one.json() == response.json()["data"][0]
+            head = await stack.client.head(f"/v1/models/{path}")
+            assert (head.status_code, head.content) == (200, b"")
+            assert head.headers["content-length"] == one.headers["content-length"]
         assert (await stack.client.get("/v1/models/other")).status_code == 404
         head = await stack.client.head("/v1/models")
         assert (head.status_code, head.content) == (200, b"")
