@@ -91,6 +91,9 @@ class Parser:
         self._most_calls = most_calls
         self._ends_content = (self._opening,) if calls else ()
         self._ends_thought = (*self._ends_content, *((markers.end,) if markers else ()))
+        # Of markers that end a thought or content; those of content alone if it has no thoughts.
+        ends = self._ends_thought if self._markers else self._ends_content
+        self._first = frozenset(marker[0] for marker in ends)
         self._stops = StopStrings(stops) if stops else None
         self._held = ""
         self._reader: CallReader | None = None
@@ -112,10 +115,14 @@ class Parser:
 
     def feed(self, text: str) -> None:
         """Take more text, unless the answer has ended."""
-        plain = not self._opening or self._opening[0] not in text
-        if plain and self._state is State.CONTENT and not self._held:
-            self._say(text)  # nearly every token of nearly every answer
-            return
+        # Nearly every token of nearly every answer has no place where a marker may begin.
+        if not self._held and self._first.isdisjoint(text):
+            if self._state is State.CONTENT:
+                self._say(text)
+                return
+            if self._state is State.THOUGHT:
+                self.reasoning.append(self._thought.feed(text))
+                return
         self._held += text
         while self._held and not self.ended:
             if not self._advance():
