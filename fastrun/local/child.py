@@ -8,13 +8,11 @@ import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
-from typing import IO
 
 from fastrun.local.errors import LocalError
+from fastrun.local.log_file import LogFile
 from fastrun.service.parent import PARENT_PIPE, READY_PIPE
 
-LOG_BYTES = 10 << 20  # then the file begins anew; one former file is kept
 _TAIL_LINES = 20
 _KILLED_S = 5.0
 
@@ -29,37 +27,6 @@ class Lifeline:
         """Let every child that still holds on end at once."""
         for descriptor in (self._writing, self.descriptor):
             os.close(descriptor)
-
-
-class LogFile:
-    """What a child writes, in a file that cannot grow without bound.
-
-    A disk that is full costs lines, not the stack.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._file: IO[bytes] | None = None
-        with suppress(OSError):
-            path.unlink(missing_ok=True)
-
-    def write(self, data: bytes) -> None:
-        """Append, if that can be."""
-        with suppress(OSError):
-            if self._file is None:
-                self._file = open(self.path, "ab", opener=_private)  # noqa: SIM115 - see close()
-            self._file.write(data)
-            self._file.flush()
-            if self._file.tell() > LOG_BYTES:
-                self.close()
-                self.path.replace(self.path.with_suffix(".log.1"))
-
-    def close(self) -> None:
-        """Free the file; writing opens it again."""
-        if self._file is not None:
-            with suppress(OSError):
-                self._file.close()
-            self._file = None
 
 
 class Child:
@@ -239,7 +206,3 @@ async def _read_line(descriptor: int) -> bytes:
         return await reader.readline()
     finally:
         transport.close()
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from fastrun.local import environment
-from fastrun.local.child import Child, Lifeline, LogFile
+from fastrun.local.child import Child, Lifeline
 from fastrun.local.errors import LocalError
 from fastrun.local.folder import DataFolder, State
+from fastrun.local.log_file import LogFile
 from fastrun.local.output import Output
 from fastrun.local.postgres import Postgres
 from fastrun.local.served_model import served_model

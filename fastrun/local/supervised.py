@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Protocol
 
 from fastrun.local import environment
-from fastrun.local.child import Child, Lifeline, LogFile, told
+from fastrun.local.child import Child, Lifeline, told
 from fastrun.local.errors import LocalError
+from fastrun.local.log_file import LogFile
 from fastrun.local.output import Output
 from fastrun.local.postgres import Postgres, PostgresError
 
