@@ -29,14 +29,16 @@ MAX_REPEATS = 1000
 # numbers as many as their least common multiple: 1,000,003 took seconds and 300 MB.
 MAX_MULTIPLE = 10_000
 
-# Whatever a schema says, no keyword is ignored and no alternative approximated. Whitespace stands
-# at most once between two tokens of JSON: a space, or a new line and its indentation. Models write
-# all of it, compact, spaced or indented; free whitespace would let one that is unsure of the next
-# token go on with spaces to the end.
+# Whatever a schema says, no keyword is ignored and no alternative approximated. Models write JSON
+# compact, with a space after commas and colons, or on indented lines: that much whitespace is
+# allowed, and once only. If all of it were, a model that is unsure of the next token could go on
+# with spaces until max_tokens.
 JSON_OPTIONS = {
     "lenient": False,
     "coerce_one_of": False,
-    "whitespace_pattern": r" |\n {0,40}|\n\t{0,10}",
+    "item_separator": ", ?",
+    "key_separator": ": ?",
+    "whitespace_pattern": r"\n {0,32}|\n\t{0,8}",
 }
 
 

@@ -75,7 +75,9 @@ async def test_whitespace_that_models_write(compiler, tokenizer, text: str):
     assert follow(start, tokenizer.encode(text, special=False)).is_complete
 
 
-@pytest.mark.parametrize("text", ["{  ", "{\n\n", " {", "{" + "\n" + " " * 41])
+@pytest.mark.parametrize(
+    "text", ["{ ", "{\n\n", " {", "{}\n", "{\n" + " " * 33, '{"a":  ', '{"a" ']
+)
 async def test_whitespace_is_bounded(compiler, tokenizer, text: str):
     """A model cannot go on with whitespace."""
     start = await compiler.compile(Json('{"type": "object"}'))
