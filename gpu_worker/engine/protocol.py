@@ -109,6 +109,7 @@ class Engine(Protocol):
         *,
         cache_salt: str,
         grammar: Grammar | None = None,
+        resumed: int = 0,
     ) -> AsyncGenerator[StepOutput, None]:
         """Generate until a stop token, max_tokens or the grammar's end.
 
@@ -118,6 +119,10 @@ class Engine(Protocol):
         With a grammar, the completion is text that the grammar allows, or the beginning of one if
         it ends with ``Finish.LENGTH``. A stop token comes only where the grammar may end; where
         nothing else could follow, the generation ends with ``Finish.STOP`` and no further token.
+
+        The last ``resumed`` token_ids are not prompt but what an engine like this one generated
+        for the same request before it was lost: the generation goes on after them as that one would
+        have, and yields only what is new. max_tokens counts what is new.
 
         Raises:
             GrammarError: as for ``compile``, before anything is scheduled; or in mid-stream, if

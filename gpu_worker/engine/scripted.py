@@ -106,11 +106,13 @@ def _number(commands: dict[bytes, bytes], name: bytes) -> int | None:
 
 
 class _Generation:
-    def __init__(self, token_ids: Sequence[int], sampling: SamplingParams, limit: int) -> None:
+    def __init__(
+        self, token_ids: Sequence[int], sampling: SamplingParams, *, position: int, limit: int
+    ) -> None:
         self.script = Script(token_ids, sampling)
         self.stream = TokenStream(with_logprobs=sampling.logprobs is not None)
         self.prompt_tokens = len(token_ids)
-        self.position = 0
+        self.position = position
         self.begins_at = 0.0  # when its prefill will be done, by the loop's clock
         self._sampling = sampling
         self._limit = limit
@@ -190,6 +192,7 @@ class ScriptedEngine:
         *,
         cache_salt: str,
         grammar: Grammar | None = None,
+        resumed: int = 0,
     ) -> AsyncGenerator[StepOutput, None]:
         """Generate what the prompt's script says."""
         del cache_salt  # there is no cache
@@ -197,9 +200,11 @@ class ScriptedEngine:
         if grammar is not None:
             await self.compile(grammar)
         room = self._context_length - len(token_ids)
-        if not token_ids or sampling.max_tokens < 1 or room < 1:
+        prompt = token_ids[: len(token_ids) - resumed]
+        if not prompt or sampling.max_tokens < 1 or room < 1:
             raise EngineError("a generation needs a prompt that fits and max_tokens of at least 1")
-        generation = _Generation(token_ids, sampling, min(sampling.max_tokens, room))
+        limit = resumed + min(sampling.max_tokens, room)
+        generation = _Generation(prompt, sampling, position=resumed, limit=limit)
         self._waiting.append(generation)
         self._admit()
         if self._steps is None or self._steps.done():

@@ -47,11 +47,13 @@ class Subject:
         self.tokenizer = JsonTokenizer.from_file(model.tokenizer)
         self.eos_ids = model.eos_ids
 
-    def generate(self, grammar, text="Count from 17 to 40.", max_tokens=400, **fields):
+    def generate(self, grammar, text="Count from 17 to 40.", max_tokens=400, resumed=(), **fields):
         chat = f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
         sampling = SamplingParams(max_tokens=max_tokens, stop_token_ids=self.eos_ids, **fields)
         prompt = self.tokenizer.encode(chat, special=True)
-        return self.engine.generate(prompt, sampling, cache_salt="", grammar=grammar)
+        return self.engine.generate(
+            [*prompt, *resumed], sampling, cache_salt="", grammar=grammar, resumed=len(resumed)
+        )
 
     async def outputs(self, grammar, **fields):
         return [output async for output in self.generate(grammar, **fields)]
@@ -195,6 +197,16 @@ async def test_preempted_generations_keep_their_place(tiny):
     for text, finish in answers:
         if finish is Finish.STOP:
             assert len(json.loads(text)) == 4
+
+
+async def test_resumed_generation_keeps_its_place(subject):
+    """What was generated elsewhere is followed in the grammar before it goes on."""
+    outputs = await subject.outputs(CALL, seed=3)
+    tokens = [token for output in outputs for token in output.token_ids]
+    for done in (1, len(tokens) // 2, len(tokens) - 1):
+        rest = await subject.outputs(CALL, seed=3, resumed=tokens[:done])
+        assert [token for output in rest for token in output.token_ids] == tokens[done:]
+        assert rest[-1].finish is Finish.STOP
 
 
 async def test_abort_in_the_middle(subject):

@@ -33,10 +33,10 @@ class Subject:
         chat = f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
         return self.tokenizer.encode(chat, special=True)
 
-    def generate(self, prompt=None, max_tokens=12, **fields):
+    def generate(self, prompt=None, max_tokens=12, resumed=0, **fields):
         prompt = self.prompt() if prompt is None else prompt
         sampling = SamplingParams(max_tokens=max_tokens, **fields)
-        return self.engine.generate(prompt, sampling, cache_salt="")
+        return self.engine.generate(prompt, sampling, cache_salt="", resumed=resumed)
 
     async def outputs(self, *arguments, **fields):
         return [output async for output in self.generate(*arguments, **fields)]
@@ -243,6 +243,30 @@ async def test_context_bounds_the_completion(subject: Subject):
     with pytest.raises(EngineError):
         await subject.tokens([5] * 4096)
     assert subject.is_idle()
+
+
+@pytest.mark.parametrize("done", [1, 7, 23])
+async def test_resumed_generation_continues(subject: Subject, done: int):
+    """A generation that is begun anew behind some of its tokens goes on as it would have."""
+    prompt = subject.prompt()
+    fields = {
+        "temperature": 1.5,
+        "seed": 5,
+        "frequency_penalty": 0.7,
+        "repetition_penalty": 1.2,
+    }
+    whole = await subject.tokens(prompt, max_tokens=24, **fields)
+    outputs = await subject.outputs(
+        [*prompt, *whole[:done]], max_tokens=24 - done, resumed=done, **fields
+    )
+    assert whole[done:] == [token for output in outputs for token in output.token_ids]
+    assert outputs[-1].finish is Finish.LENGTH
+
+
+async def test_resumed_generation_needs_a_prompt(subject: Subject):
+    """Not all tokens can be completion."""
+    with pytest.raises(EngineError):
+        await subject.tokens([5, 6], resumed=2)
 
 
 async def test_close_ends_everything(subject: Subject):

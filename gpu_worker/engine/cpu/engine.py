@@ -10,6 +10,7 @@ from threading import Thread
 from typing import NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import structlog
 
 from gpu_worker.engine.cpu.batch import ContinuousBatch
@@ -138,10 +139,22 @@ class CpuEngine:
         *,
         cache_salt: str,
         grammar: Grammar | None = None,
+        resumed: int = 0,
     ) -> AsyncGenerator[StepOutput, None]:
         """Generate; max_tokens is cut to what the context holds."""
         constraint = None if grammar is None else (await self._compile(grammar)).copy()
-        sequence = self._sequence(token_ids, sampling, cache_salt, constraint)
+        prompt = np.array(token_ids, np.int64)
+        self._check(prompt, sampling, resumed)
+        room = self._context_length - len(prompt)
+        sequence = Sequence(
+            prompt,
+            sampling,
+            max_tokens=min(sampling.max_tokens, room),
+            cache_salt=cache_salt,
+            block_size=self._network.block_size,
+            restriction=constraint,
+            resumed=resumed,
+        )
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._loop = loop
@@ -203,35 +216,19 @@ class CpuEngine:
             raise GrammarError("this model names no token that ends a turn, which grammars need")
         return await self._grammars.compile(grammar)
 
-    def _sequence(
-        self,
-        token_ids: ReadOnlySequence[int],
-        sampling: SamplingParams,
-        cache_salt: str,
-        constraint: Constraint | None,
-    ) -> Sequence:
-        """Check a request, so that nothing reaches the network that could harm other requests."""
+    def _check(self, prompt: npt.NDArray[np.int64], sampling: SamplingParams, resumed: int) -> None:
+        """Let nothing reach the network that could harm other requests."""
         if self._death is not None:
             raise EngineDeadError(self._death)
-        prompt = np.array(token_ids, np.int64)
-        room = self._context_length - len(prompt)
-        if len(prompt) == 0 or sampling.max_tokens < 1:
+        if len(prompt) <= resumed or sampling.max_tokens < 1:
             raise EngineError("a generation needs a prompt and max_tokens of at least 1")
-        if room < 1:
+        if len(prompt) >= self._context_length:
             raise EngineError(
                 f"the prompt has {len(prompt)} tokens, and the engine holds "
                 f"{self._context_length} with the completion"
             )
         if prompt.min() < 0 or prompt.max() >= self._network.vocabulary:
             raise EngineError("the prompt has a token id that is not in the model's vocabulary")
-        return Sequence(
-            prompt,
-            sampling,
-            max_tokens=min(sampling.max_tokens, room),
-            cache_salt=cache_salt,
-            block_size=self._network.block_size,
-            restriction=constraint,
-        )
 
     # What follows down to _tell runs in the step thread.
 

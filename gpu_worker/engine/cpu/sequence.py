@@ -23,7 +23,6 @@ class Sequence:
         "_block_size",
         "_digests",
         "_salt_digest",
-        "arrival",
         "block_count",
         "blocks",
         "cached_tokens",
@@ -38,30 +37,34 @@ class Sequence:
 
     def __init__(
         self,
-        prompt: npt.NDArray[np.int64],
+        known: npt.NDArray[np.int64],
         sampling: SamplingParams,
         *,
         max_tokens: int,
         cache_salt: str,
         block_size: int,
         restriction: Restriction | None = None,
+        resumed: int = 0,
     ) -> None:
-        capacity = len(prompt) + max_tokens
+        """Begin after the known tokens, of which the last ``resumed`` are completion already."""
+        capacity = len(known) + max_tokens
+        prompt, completion = np.split(known, [len(known) - resumed])
         self.token_ids = np.empty(capacity, np.int64)
         self.token_ids[: len(prompt)] = prompt
         self.blocks = np.empty(-(-capacity // block_size), np.int32)
         self.block_count = 0
         self.prompt_length = len(prompt)
         self.length = len(prompt)
-        self.max_tokens = max_tokens
+        self.max_tokens = resumed + max_tokens
         self.computed = 0
         self.cached_tokens: int | None = None
-        self.arrival = 0
         self.sampler = RowSampler(sampling, prompt, restriction)
         self.stop_token_ids = frozenset(sampling.stop_token_ids)
         self._block_size = block_size
         self._salt_digest = chain_start(cache_salt)
         self._digests: list[bytes] = []
+        for token_id in completion.tolist():
+            self.append(token_id)
 
     @property
     def completion_length(self) -> int:
