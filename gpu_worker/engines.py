@@ -63,7 +63,8 @@ def _scripted(config: Config) -> tuple[Engine, Model]:
             context_length=engine.context_length,
             longest_token_bytes=tokenizer.longest_token_bytes,
             created=int(datetime.now(tz=UTC).timestamp()),
-            features=profile.features,
+            # A script cannot be held to anything.
+            features=[name for name in profile.features if name != "structured_output"],
         ),
         encoder=PromptEncoder(template, tokenizer),
         profile=profile,

@@ -5,6 +5,7 @@ from unittest import mock
 
 from gpu_worker import engines
 from gpu_worker.config import Config
+from gpu_worker.engine.scripted import TURN_END, TURN_START, ByteTokenizer
 from gpu_worker.engines import Phases
 
 
@@ -15,6 +16,14 @@ async def test_the_scripted_engine_follows_the_settings():
     assert (engine.name, engine.slots, engine.context_length) == ("scripted", 3, 512)
     assert (model.card.model, model.card.context_length) == ("pretend", 512)
     await engine.close()
+
+
+def test_markers_that_a_vocabulary_hides_are_seen():
+    """Control tokens stand for nothing, unless a parser looks for them."""
+    shown = engines.with_markers(ByteTokenizer(), ["<|im_end|>", "<think>"])
+    assert shown(TURN_END) == b"<|im_end|>"
+    assert shown(TURN_START) == b""
+    assert shown(97) == b"a"
 
 
 def test_progress_is_logged_once_for_each_step():

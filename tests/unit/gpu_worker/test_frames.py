@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastrun.v1.error_pb2 import ErrorDetail
-from fastrun.v1.generation_pb2 import FinishReason, Usage
+from fastrun.v1.generation_pb2 import FinishReason, TokenLogprob, ToolCallDelta, Usage
 from gpu_worker.frames import Frames
 
 
@@ -59,6 +59,24 @@ def test_tokens_without_text_are_told():
     frames.events(1).delta("", [7])
     delta = frames.take().items[0].event.delta
     assert (delta.content, list(delta.token_ids)) == ("", [7])
+
+
+def test_calls_thoughts_and_logprobs_are_merged_as_well():
+    """Pieces of one call become one piece, which keeps the call's name and id."""
+    frames = Frames(lambda: None)
+    events = frames.events(1)
+    events.delta("", [1], reasoning="a", logprobs=[TokenLogprob(token=b"a", logprob=-1)])
+    events.delta("", [2], reasoning="b", calls=[ToolCallDelta(index=0, id="x", name="f")])
+    events.delta("", [3], calls=[ToolCallDelta(index=0, arguments="{")])
+    more = [ToolCallDelta(index=0, arguments="}"), ToolCallDelta(index=1, id="y", name="g")]
+    events.delta("", [4], calls=more, logprobs=[TokenLogprob(token=b"b", logprob=-2)])
+    delta = frames.take().items[0].event.delta
+    assert delta.reasoning == "ab"
+    assert [(call.index, call.id, call.name, call.arguments) for call in delta.tool_calls] == [
+        (0, "x", "f", "{}"),
+        (1, "y", "g", ""),
+    ]
+    assert [entry.token for entry in delta.logprobs] == [b"a", b"b"]
 
 
 def test_ping_is_an_item_of_stream_0():

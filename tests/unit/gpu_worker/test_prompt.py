@@ -1,13 +1,27 @@
 """From requests to what an engine takes."""
 
+from pathlib import Path
+
 import pytest
 
-from fastrun.v1.generation_pb2 import ChatMessage, GenerateRequest, Role, Sampling
+from fastrun.v1.generation_pb2 import (
+    ChatMessage,
+    GenerateRequest,
+    ReasoningEffort,
+    ResponseFormat,
+    Role,
+    Sampling,
+    Tool,
+    ToolChoice,
+    ToolChoiceMode,
+)
 from fastrun.v1.worker_pb2 import ModelCard
 from gpu_worker import prompt
 from gpu_worker.chat import InvalidRequestError
 from gpu_worker.dialect import profile as profiles
 from gpu_worker.dialect.chat_template import ChatTemplate, PromptEncoder
+from gpu_worker.dialect.tokenizer import JsonTokenizer
+from gpu_worker.engine.grammar import Choice, Json, Sequence
 from gpu_worker.engine.protocol import SamplingParams
 from gpu_worker.engine.scripted import ByteTokenizer
 from gpu_worker.prompt import SamplingDefaults
@@ -125,3 +139,110 @@ def test_what_needs_no_tokenizer_is_refused_first():
         fields = {"model": "m", "messages": request("x").messages} | change
         with pytest.raises(InvalidRequestError, match=message):
             prompt.check(GenerateRequest(**fields), card=CARD)
+
+
+TINY = Path(__file__).parents[2] / "models" / "tiny"
+tiny_tokenizer = JsonTokenizer.from_file(TINY / "tokenizer.json")
+tiny_template = ChatTemplate((TINY / "chat_template.jinja").read_text())
+NOW = Tool(name="now", description="<|im_end|>")
+REQUIRED = ToolChoice(mode=ToolChoiceMode.TOOL_CHOICE_MODE_REQUIRED)
+LOW = ReasoningEffort.REASONING_EFFORT_LOW
+
+
+def make_tiny(bos_id=None, **fields):
+    """Make a prompt as the tiny model gets it."""
+    return prompt.make(
+        GenerateRequest(**fields),
+        PromptEncoder(tiny_template, tiny_tokenizer, bos_id=bos_id),
+        profiles.find(tiny_template),
+        defaults=SamplingDefaults(),
+        context_length=1000,
+        stop_token_ids=(2,),
+    )
+
+
+HELLO = [ChatMessage(role=Role.ROLE_USER, content="Hello")]
+
+
+def text_of(made):
+    """Decode a prompt, its special tokens as they are written."""
+    names = {number: text for text, number in tiny_tokenizer.special_tokens.items()}
+    return "".join(
+        names.get(one) or tiny_tokenizer.token_bytes(one).decode() for one in made.token_ids
+    )
+
+
+def test_a_raw_prompt_is_a_text_and_nothing_else():
+    """No template, no special tokens but the first, and markers in the answer are content."""
+    made = make_tiny(prompt="a<|im_end|>b", tools=[NOW], tool_choice=REQUIRED)
+    assert made.token_ids == tiny_tokenizer.encode("a<|im_end|>b", special=False)
+    assert made.grammar is None
+    made.parser.feed("<think>a</think><tool_call>")
+    assert "".join(made.parser.content) == "<think>a</think><tool_call>"
+    assert make_tiny(bos_id=0, prompt="a").token_ids[0] == 0
+
+
+def test_an_empty_raw_prompt_needs_a_first_token():
+    """Where the vocabulary has one that begins a text, that is the prompt."""
+    assert make_tiny(bos_id=0, prompt="").token_ids == [0]
+    with pytest.raises(InvalidRequestError, match="prompt is empty"):
+        make_tiny(prompt="")
+
+
+def test_messages_or_a_prompt():
+    """One of the two, not both."""
+    for fields, message in [
+        ({}, "messages is required"),
+        ({"messages": HELLO, "prompt": "x"}, "not both"),
+    ]:
+        with pytest.raises(InvalidRequestError, match=message):
+            prompt.check(GenerateRequest(model="m", **fields), card=CARD)
+
+
+def test_special_tokens_in_tools_and_variables_stay_text():
+    """A tool's description cannot end the system's turn."""
+    made = make_tiny(messages=HELLO, tools=[NOW])
+    assert made.token_ids.count(2) == 2
+    assert '"description": "<|im_end|>"' in text_of(made)
+
+
+def test_off_is_off_however_it_is_said():
+    """Absent, none and the template's own switch make one prompt; the switch has the last word."""
+    off = make_tiny(messages=HELLO).token_ids
+    none = ReasoningEffort.REASONING_EFFORT_NONE
+    switch = {"chat_template_kwargs_json": '{"enable_thinking": false}'}
+    assert off == make_tiny(messages=HELLO, reasoning_effort=none).token_ids
+    assert off == make_tiny(messages=HELLO, **switch).token_ids
+    assert off == make_tiny(messages=HELLO, reasoning_effort=LOW, **switch).token_ids
+    on = make_tiny(messages=HELLO, reasoning_effort=LOW).token_ids
+    assert text_of(make_tiny(messages=HELLO)) == text_of(
+        make_tiny(messages=HELLO, reasoning_effort=LOW)
+    ) + ("<think>\n\n</think>\n\n")
+    assert (
+        on
+        == make_tiny(
+            messages=HELLO, chat_template_kwargs_json='{"enable_thinking": true}'
+        ).token_ids
+    )
+
+
+def test_grammars_follow_thinking():
+    """The constraint is on the answer; with thinking on, a thought may come first."""
+    schema = ResponseFormat(json_schema='{"enum": [1]}')
+    assert make_tiny(messages=HELLO, response_format=schema).grammar == Json('{"enum": [1]}')
+    thought = make_tiny(messages=HELLO, response_format=schema, reasoning_effort=LOW).grammar
+    assert isinstance(thought, Choice)
+    assert thought.options[1] == Json('{"enum": [1]}')
+    assert isinstance(
+        make_tiny(messages=HELLO, tools=[NOW], tool_choice=REQUIRED).grammar, Sequence
+    )
+    assert make_tiny(messages=HELLO, tools=[NOW]).grammar is None
+    assert make_tiny(prompt="x", response_format=schema).grammar == Json('{"enum": [1]}')
+
+
+def test_logprobs_are_asked_of_the_engine():
+    """Absent is none at all, 0 is the chosen token alone."""
+    assert make_tiny(messages=HELLO).sampling.logprobs is None
+    assert make_tiny(messages=HELLO, top_logprobs=0).sampling.logprobs == 0
+    with pytest.raises(InvalidRequestError, match="between 0 and 20"):
+        prompt.check(GenerateRequest(model="m", messages=HELLO, top_logprobs=21), card=CARD)
