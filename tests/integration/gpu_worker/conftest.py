@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,7 @@ from gpu_worker.config import Config
 from gpu_worker.service import WorkerProcess
 
 LIMIT_S = 20
+TINY = Path(__file__).parents[2] / "models" / "tiny" / "tiny.gguf"
 
 
 class Scheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
@@ -260,3 +262,17 @@ async def slow_stack():
 def _ask():
     """Return the maker of requests with one user message."""
     return ask
+
+
+@pytest.fixture(scope="module", name="cache")
+def _cache(tmp_path_factory):
+    """A cache of converted models for a module."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+async def tiny(cache):
+    """A scheduler and a worker with the tiny model."""
+    config = Config(model=f"tiny={TINY}", cache=str(cache), slots=8, kv_cache_mib=64)
+    async with running(load=partial(engines.load, config), slots=8) as up:
+        yield up

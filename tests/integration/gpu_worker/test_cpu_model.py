@@ -1,29 +1,6 @@
 """The tiny model on the CPU engine, through the whole worker."""
 
-from functools import partial
-from pathlib import Path
-
-import pytest
-
 from fastrun.v1.generation_pb2 import FinishReason
-from gpu_worker import engines
-from gpu_worker.config import Config
-
-TINY = Path(__file__).parents[2] / "models" / "tiny" / "tiny.gguf"
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    """A cache of converted models for this module."""
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture
-async def tiny(run_stack, cache):
-    """A worker with the tiny model."""
-    config = Config(model=f"tiny={TINY}", cache=str(cache), slots=8, kv_cache_mib=64)
-    async with run_stack(load=partial(engines.load, config), slots=8) as stack:
-        yield stack
 
 
 def text_of(events):
