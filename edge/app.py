@@ -24,7 +24,8 @@ from edge.http_server import ConnectionLimits, HttpServer
 from edge.metrics import Metrics
 from edge.middleware import Middleware
 from edge.models import Models
-from edge.routes import Route, Routes
+from edge.reference import Reference
+from edge.routes import Endpoint, Route, Routes
 from edge.scheduler_link import SchedulerLink
 from edge.serving import Serving
 from edge.worker_link import Workers
@@ -126,6 +127,7 @@ class Edge:
             metrics=self._metrics,
             seeds=random.SystemRandom(),
         )
+        reference = Reference()
         models = Models(authenticator, self._scheduler)
         return Routes(
             {
@@ -135,11 +137,14 @@ class Edge:
                 "/v1/completions": Route(
                     "completions", {"POST": Completions(authenticator, serving)}
                 ),
-                "/v1/models": Route("models", {"GET": models.every, "HEAD": models.every}),
-                "/v1/models/": Route("model", {"GET": models.one, "HEAD": models.one}),
-                "/": Route("front", {"GET": self._front, "HEAD": self._front}),
-                "/healthz": Route("health", {"GET": self._health, "HEAD": self._health}),
-                "/readyz": Route("ready", {"GET": self._ready, "HEAD": self._ready}),
+                "/v1/models": Route("models", _page(models.every)),
+                "/v1/models/": Route("model", _page(models.one)),
+                "/openapi.json": Route("openapi", _page(reference.json)),
+                "/openapi.yaml": Route("openapi", _page(reference.yaml)),
+                "/docs": Route("docs", _page(reference.page)),
+                "/": Route("front", _page(self._front)),
+                "/healthz": Route("health", _page(self._health)),
+                "/readyz": Route("ready", _page(self._ready)),
             }
         )
 
@@ -162,6 +167,10 @@ class Edge:
         if not self._auth.was_reached:
             return f"the auth service at {self._config.auth_address} was never reached"
         return None
+
+
+def _page(endpoint: Endpoint) -> dict[str, Endpoint]:
+    return {"GET": endpoint, "HEAD": endpoint}
 
 
 def address(listen: str) -> tuple[str, int]:

@@ -68,6 +68,10 @@ class Exchange:
         """Answer with a JSON document."""
         return self._ok(body, "application/json")
 
+    def yaml(self, body: bytes) -> web.Response:
+        """Answer with a YAML document."""
+        return self._ok(body, "application/yaml")
+
     def html(self, body: bytes) -> web.Response:
         """Answer with a page."""
         return self._ok(body, "text/html; charset=utf-8")

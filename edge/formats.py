@@ -9,15 +9,18 @@ from edge.answer import Answer
 from edge.logprobs import TextLogprobsWriter, chat_logprobs
 from edge.openai_replies import (
     AssistantMessage,
-    CalledFunction,
     ChatChoice,
     ChatCompletion,
     Completion,
     TextChoice,
-    ToolCall,
     encode,
 )
-from edge.openai_schema import ChatCompletionRequest, CompletionRequest
+from edge.openai_schema import (
+    CalledFunction,
+    ChatCompletionRequest,
+    CompletionRequest,
+    ToolCall,
+)
 from edge.sse import (
     CHAT_CHUNK,
     FINISH_REASONS,

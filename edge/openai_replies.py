@@ -9,6 +9,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from edge.openai_schema import ToolCall
+
 FinishReason = Literal["stop", "length", "tool_calls"]
 ErrorType = Literal[
     "invalid_request_error",
@@ -70,22 +72,6 @@ class TextLogprobs(msgspec.Struct, frozen=True):
     top_logprobs: list[dict[str, float]] | None
     text_offset: list[int]
     """Characters of the text before each token."""
-
-
-class CalledFunction(msgspec.Struct, frozen=True):
-    """Which function the model calls, and with what."""
-
-    name: str
-    arguments: str
-    """JSON."""
-
-
-class ToolCall(msgspec.Struct, frozen=True):
-    """A call that the model makes."""
-
-    id: str
-    type: Literal["function"]
-    function: CalledFunction
 
 
 class AssistantMessage(msgspec.Struct, frozen=True):

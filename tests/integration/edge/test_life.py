@@ -7,6 +7,7 @@ import signal
 import sys
 
 import httpx
+import yaml
 
 CHAT = "/v1/chat/completions"
 
@@ -22,6 +23,23 @@ async def test_pages_without_a_key(start):
         for path in ("/healthz", "/readyz"):
             response = await stack.client.get(path)
             assert (response.status_code, response.text) == (200, "ok\n")
+
+
+async def test_reference(start):
+    """The contract and its page need no key and nothing from elsewhere."""
+    async with start() as stack:
+        stack.client.headers.pop("authorization")
+        document = await stack.client.get("/openapi.json")
+        assert document.headers["content-type"] == "application/json"
+        assert "/chat/completions" in document.json()["paths"]
+        text = await stack.client.get("/openapi.yaml")
+        assert text.headers["content-type"] == "application/yaml"
+        assert yaml.safe_load(text.text) == document.json()
+        page = await stack.client.get("/docs")
+        assert page.headers["content-type"] == "text/html; charset=utf-8"
+        for path in ("/openapi.json", "/openapi.yaml", "/docs"):
+            head = await stack.client.head(path)
+            assert (head.status_code, head.content) == (200, b"")
 
 
 async def test_metrics(start, body):

@@ -1,0 +1,271 @@
+"""The OpenAPI document, made from the Structs that validate requests and shape answers."""
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+
+from edge.errors import RETRY_AFTER_S, TYPES
+from edge.openai_replies import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    Completion,
+    CompletionChunk,
+    ErrorResponse,
+    Model,
+    ModelList,
+)
+from edge.openai_schema import ChatCompletionRequest, CompletionRequest
+
+Json = dict[str, Any]
+Struct = type[msgspec.Struct]
+
+_REF = "#/components/schemas/{name}"
+_ABOUT = """\
+The OpenAI API over open models. Any OpenAI client works with this server's address and `/v1` as
+its base URL. Each refusal and failure has the same envelope, and those with `Retry-After` can be
+tried again then. Fields that nobody knows are ignored; `null` is the same as absent."""
+
+# What each status means here, and in the words of which errors.
+STATUSES: Mapping[int, str] = {
+    400: "The request is wrong: not JSON, a field missing or out of range, a bad schema, a prompt"
+    " over the context window. The message names the field and what it may be.",
+    401: "The key is missing, unknown, revoked or expired, or its account may not call.",
+    404: "There is no such model or path.",
+    405: "The path has other methods; `Allow` lists them.",
+    408: "The request came too slowly.",
+    413: "The body is too large.",
+    415: "The body is not `application/json`, or it is compressed.",
+    417: "`Expect` asks for something else than `100-continue`.",
+    429: "All slots for the model are busy and the queue is full or too slow, or a limit of the"
+    " account or key is reached.",
+    431: "A header or the path is too long.",
+    500: "A fault of this server; report the `x-request-id`.",
+    502: "The servers that tried failed before the first token; a retry is safe.",
+    503: "No server of the model is up, or keys cannot be checked right now.",
+}
+_WITHOUT_BODY = frozenset({400, 401, 405, 408, 431, 500, 503})
+
+_SAY_HI = {"role": "user", "content": "Explain prefix caching in one sentence."}
+_EXAMPLES: Mapping[Struct, Json] = {
+    ChatCompletionRequest: {"messages": [_SAY_HI], "max_tokens": 200},
+    CompletionRequest: {"prompt": "The three primary colors are", "max_tokens": 32},
+}
+
+
+def openapi(version: str) -> Json:
+    """Make the document.
+
+    Args:
+        version: of the server.
+    """
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "fastrun inference API",
+            "version": version,
+            "summary": "OpenAI-compatible text inference for open models.",
+            "description": _ABOUT,
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/v1"}],
+        "security": [{"bearerAuth": []}],
+        "tags": [{"name": "Chat"}, {"name": "Completions"}, {"name": "Models"}],
+        "paths": {
+            "/chat/completions": {"post": _chat()},
+            "/completions": {"post": _completion()},
+            "/models": {"get": _list_models()},
+            "/models/{model}": {"get": _one_model()},
+        },
+        "components": {
+            "securitySchemes": {
+                "bearerAuth": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "An API key; keys begin with `fr_`.",
+                }
+            },
+            "headers": _headers(),
+            "responses": {str(status): _refusal(status) for status in TYPES},
+            "schemas": _schemas(),
+        },
+    }
+
+
+def _chat() -> Json:
+    return {
+        "tags": ["Chat"],
+        "operationId": "createChatCompletion",
+        "summary": "Create a chat completion",
+        "description": "Produces the next turn of a conversation. With `stream` the answer is a"
+        " stream of `chat.completion.chunk` events that `data: [DONE]` ends.",
+        "requestBody": _body(ChatCompletionRequest),
+        "responses": {"200": _generated(ChatCompletion, ChatCompletionChunk), **_refusals(TYPES)},
+    }
+
+
+def _completion() -> Json:
+    return {
+        "tags": ["Completions"],
+        "operationId": "createCompletion",
+        "summary": "Create a completion",
+        "description": "Continues raw text, without a chat template. With `stream` the answer is a"
+        " stream of `text_completion` events that `data: [DONE]` ends.",
+        "requestBody": _body(CompletionRequest),
+        "responses": {"200": _generated(Completion, CompletionChunk), **_refusals(TYPES)},
+    }
+
+
+def _list_models() -> Json:
+    return {
+        "tags": ["Models"],
+        "operationId": "listModels",
+        "summary": "List models",
+        "description": "The models that can serve requests at this moment.",
+        "responses": {"200": _found(ModelList), **_refusals(_WITHOUT_BODY)},
+    }
+
+
+def _one_model() -> Json:
+    return {
+        "tags": ["Models"],
+        "operationId": "getModel",
+        "summary": "Describe a model",
+        "description": "One model that can serve requests at this moment. Slashes of an id may"
+        " stand as they are or as %2F.",
+        "parameters": [
+            {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
+        ],
+        "responses": {"200": _found(Model), **_refusals(_WITHOUT_BODY | {404})},
+    }
+
+
+def _body(kind: Struct) -> Json:
+    example = {"model": "MODEL", **_EXAMPLES[kind]}
+    content = {"schema": _ref(kind), "examples": {"basic": {"value": example}}}
+    return {"required": True, "content": {"application/json": content}}
+
+
+def _generated(plain: Struct, chunk: Struct) -> Json:
+    return {
+        "description": "The answer; when streaming, one event for each chunk.",
+        "headers": _request_id(),
+        "content": {
+            "application/json": {"schema": _ref(plain)},
+            "text/event-stream": {"schema": _ref(chunk)},
+        },
+    }
+
+
+def _found(kind: Struct) -> Json:
+    return {
+        "description": "As of now.",
+        "headers": _request_id(),
+        "content": {"application/json": {"schema": _ref(kind)}},
+    }
+
+
+def _refusals(statuses: Mapping[int, str] | frozenset[int]) -> Json:
+    return {
+        str(status): {"$ref": f"#/components/responses/{status}"} for status in sorted(statuses)
+    }
+
+
+def _refusal(status: int) -> Json:
+    headers = _request_id()
+    if status in RETRY_AFTER_S:
+        headers["Retry-After"] = {"$ref": "#/components/headers/Retry-After"}
+    example = {"error": {"message": "...", "type": TYPES[status], "code": status}}
+    content = {"schema": _ref(ErrorResponse), "example": example}
+    return {
+        "description": STATUSES[status],
+        "headers": headers,
+        "content": {"application/json": content},
+    }
+
+
+def _headers() -> Json:
+    return {
+        "Retry-After": {
+            "description": "Whole seconds to wait before trying again.",
+            "schema": {"type": "integer", "minimum": 1},
+        },
+        "X-Request-Id": {
+            "description": "Names this request in our logs: yours, if you sent one.",
+            "schema": {"type": "string"},
+        },
+    }
+
+
+def _request_id() -> Json:
+    return {"X-Request-Id": {"$ref": "#/components/headers/X-Request-Id"}}
+
+
+def _ref(kind: Struct) -> Json:
+    return {"$ref": _REF.format(name=kind.__name__)}
+
+
+def _schemas() -> Json:
+    kinds: list[Struct] = [
+        ChatCompletionRequest,
+        CompletionRequest,
+        ChatCompletion,
+        ChatCompletionChunk,
+        Completion,
+        CompletionChunk,
+        Model,
+        ModelList,
+        ErrorResponse,
+    ]
+    _, schemas = msgspec.json.schema_components(kinds, ref_template=_REF)
+    structs = {kind.__name__: kind for kind in _structs(kinds)}
+    for name, schema in schemas.items():
+        schema.pop("title", None)
+        for field, text in field_texts(structs[name]).items():
+            schema["properties"][field]["description"] = text
+        for field in schema["properties"].values():
+            # Null as a default says no more than absence, which `required` tells.
+            if field.get("default", ...) is None:
+                del field["default"]
+    return schemas
+
+
+def _structs(kinds: list[Struct]) -> Iterator[Struct]:
+    """All Structs that these are made of."""
+    waiting: list[Any] = list(kinds)
+    seen: set[Any] = set()
+    while waiting:
+        node = waiting.pop()
+        info = node if isinstance(node, msgspec.inspect.Type) else msgspec.inspect.type_info(node)
+        if isinstance(info, msgspec.inspect.StructType):
+            if info.cls in seen:
+                continue
+            seen.add(info.cls)
+            yield info.cls
+            waiting.extend(field.type for field in info.fields)
+        elif isinstance(info, msgspec.inspect.ListType):
+            waiting.append(info.item_type)
+        elif isinstance(info, msgspec.inspect.UnionType):
+            waiting.extend(info.types)
+
+
+def field_texts(kind: Struct) -> dict[str, str]:
+    """Read the texts that stand below the fields of a Struct, in its source."""
+    texts: dict[str, str] = {}
+    for each in reversed(kind.__mro__):
+        if not issubclass(each, msgspec.Struct) or each is msgspec.Struct:
+            continue
+        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(each))).body
+        assert isinstance(definition, ast.ClassDef)
+        for field, text in pairwise(definition.body):
+            match field, text:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str(words))),
+                ):
+                    texts[name] = inspect.cleandoc(words).replace("\n", " ")
+    return texts
