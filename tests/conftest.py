@@ -15,6 +15,8 @@ from fastrun.local.postgres import DATABASE, Postgres
 
 TEMPLATE = "migrated"
 
+pytest_plugins = ("stacks",)
+
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:

@@ -12,18 +12,20 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
-import openai
 import pytest
 
 from fastrun.v1 import scheduler_pb2, scheduler_pb2_grpc
 
+if TYPE_CHECKING:
+    import openai
+
 FASTRUN = (sys.executable, "-m", "fastrun.cli")
 START_S = 120
 END_S = 60
-TINY = ("--model", f"tiny={Path(__file__).parents[1] / 'models' / 'tiny' / 'tiny.gguf'}")
+TINY = ("--model", f"tiny={Path(__file__).parent / 'models' / 'tiny' / 'tiny.gguf'}")
 SCRIPTED = ("--engine", "scripted", "--slots", "2")
 
 
@@ -65,7 +67,18 @@ class Up:
         self.ready = json.loads(line)
         return self
 
-    def client(self) -> openai.OpenAI:
+    @property
+    def environ(self) -> dict[str, str]:
+        """What `--exec` gives to its command."""
+        return {
+            "OPENAI_BASE_URL": self.base_url,
+            "OPENAI_API_KEY": self.ready["api_key"],
+            "OPENAI_MODEL": self.ready["model"],
+        }
+
+    def client(self) -> "openai.OpenAI":
+        import openai  # noqa: PLC0415 - takes a second, and most tests start no stack
+
         return openai.OpenAI(
             base_url=self.base_url, api_key=self.ready["api_key"], max_retries=0, timeout=60
         )
