@@ -23,6 +23,8 @@ class Row(NamedTuple):
 class ContinuousBatch:
     """Plans steps: decodes first, then prefill in chunks, then admission of what waits.
 
+    Prefill beside decodes takes at most half of a step's tokens.
+
     Sequences are served in the order of their arrival. A sequence gets the blocks of all its known
     tokens when it is admitted and one more whenever it outgrows them. If there is none, the newest
     running sequence is preempted: it loses its blocks, keeps its tokens and waits in front to be
@@ -76,6 +78,10 @@ class ContinuousBatch:
         """Choose the next step's rows; empty only if there is no sequence."""
         rows = self._plan_decodes()
         budget = self._tokens_per_step - len(rows)
+        if rows:
+            # Those that decode wait for the whole step. Prefill in half the size costs an eighth
+            # more time (measured at 64 and 128 tokens) and halves the pauses in what others read.
+            budget = min(budget, self._tokens_per_step // 2)
         for sequence in self._running:
             if sequence.uncomputed > 1 and budget > 0:
                 rows.append(Row(sequence, sequence.computed, min(sequence.uncomputed, budget)))

@@ -34,7 +34,7 @@ from gpu_worker.engine.token_stream import TokenStream
 log = structlog.get_logger(__name__)
 
 # Tokens that one step computes at most: a compromise between the prefill of one request and the
-# delay between the tokens of all others.
+# delay between the tokens of all others. An abort waits for the running step, too.
 TOKENS_PER_STEP = 128
 STALLED_AFTER_S = 60.0
 CLOSE_TIMEOUT_S = 30.0

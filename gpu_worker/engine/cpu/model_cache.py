@@ -40,17 +40,21 @@ class ModelCache:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def entry(self, key: str, build: Callable[[Path], None], progress: Progress) -> Path:
+    def entry(
+        self, model: str, version: str, build: Callable[[Path], None], progress: Progress
+    ) -> Path:
         """Return the folder of an entry, built if it is missing, half-written or damaged.
 
         Args:
-            key: a file name.
+            model: what is converted; safe in a file name.
+            version: of the conversion; likewise. A new one replaces all others of the model.
             build: writes the entry's files into the empty folder it is given.
             progress: told if another process is at it.
 
         Raises:
             ModelError: the cache folder cannot be written.
         """
+        key = f"{model}-{version}"
         folder = self._root / key
         if is_complete(folder):
             return folder
@@ -59,6 +63,7 @@ class ModelCache:
             with self._lock(key, progress):
                 if not is_complete(folder):
                     self._build(folder, build)
+                    self._remove_others(model, folder)
         except OSError as error:
             raise ModelError(
                 f"the cache folder {self._root} cannot be written ({error.strerror}): make room "
@@ -83,6 +88,13 @@ class ModelCache:
             building.rename(folder)
         finally:
             shutil.rmtree(building, ignore_errors=True)
+
+    def _remove_others(self, model: str, folder: Path) -> None:
+        # Whoever has loaded one keeps its files; whoever finds one half gone converts it again.
+        for other in self._root.glob(f"{model}-*"):
+            building = ".building-" in other.name
+            if other != folder and not building and (other / MARKER).is_file():
+                shutil.rmtree(other, ignore_errors=True)
 
     @contextmanager
     def _lock(self, key: str, progress: Progress) -> Iterator[None]:

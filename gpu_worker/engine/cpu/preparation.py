@@ -64,7 +64,7 @@ def _prepare_gguf(source: ModelSource, cache: ModelCache, progress: Progress) ->
         raise ModelError(f"{source.path} cannot be read ({error.strerror})") from error
     if source.sha256 not in (None, digest):
         raise ModelError(f"{source.path} is damaged: install it again with fastrun model pull")
-    folder = cache.entry(f"{digest[:32]}-{converter_version()}", build, progress)
+    folder = cache.entry(digest[:32], converter_version(), build, progress)
     facts = msgspec.json.decode((folder / FACTS).read_bytes(), type=ModelFacts)
     return _prepared(source.name, folder, facts)
 

@@ -47,14 +47,22 @@ def test_prefill_is_cut_into_chunks():
 
 
 def test_decodes_come_before_prefill():
-    """A decoding sequence gets its token in every step while another is prefilled."""
+    """A decoding sequence gets its token in every step, and waits for half a step's prefill."""
     _, b = batch(tokens=16)
     old, new = sequence(3), sequence(40, first=100)
     b.add(old)
     step(b)
     b.add(new)
-    assert {old: (3, 1), new: (0, 15)} == step(b)
-    assert {old: (4, 1), new: (15, 15)} == step(b)
+    assert {old: (3, 1), new: (0, 8)} == step(b)
+    assert {old: (4, 1), new: (8, 8)} == step(b)
+
+
+def test_prefill_alone_takes_the_whole_step():
+    """While nobody decodes, a prompt is computed in steps as large as they may be."""
+    _, b = batch(tokens=16)
+    new = sequence(40)
+    b.add(new)
+    assert {new: (0, 16)} == step(b)
 
 
 def test_slots_are_never_exceeded():

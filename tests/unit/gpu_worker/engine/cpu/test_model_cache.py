@@ -32,8 +32,8 @@ def build():
 def test_builds_once(tmp_path, build):
     """An entry is built when it is missing, and found from then on."""
     cache = ModelCache(tmp_path / "new" / "cache")
-    folder = cache.entry("key", build, silent)
-    assert folder == cache.entry("key", build, silent)
+    folder = cache.entry("key", "1", build, silent)
+    assert folder == cache.entry("key", "1", build, silent)
     assert build.built == 1
     assert (folder / "weights").read_bytes() == b"1234"
 
@@ -52,9 +52,9 @@ def test_builds_once(tmp_path, build):
 def test_damaged_entry_is_built_again(tmp_path, build, damage):
     """A missing, shortened or changed file, or marker, makes the entry worthless."""
     cache = ModelCache(tmp_path)
-    folder = cache.entry("key", build, silent)
+    folder = cache.entry("key", "1", build, silent)
     damage(folder)
-    assert is_complete(cache.entry("key", build, silent))
+    assert is_complete(cache.entry("key", "1", build, silent))
     assert build.built == 2
 
 
@@ -67,17 +67,17 @@ def test_failed_build_leaves_nothing(tmp_path, build):
 
     cache = ModelCache(tmp_path)
     with pytest.raises(ModelError, match="broken"):
-        cache.entry("key", fail, silent)
+        cache.entry("key", "1", fail, silent)
     assert not [path for path in tmp_path.iterdir() if path.is_dir()]
-    assert is_complete(cache.entry("key", build, silent))
+    assert is_complete(cache.entry("key", "1", build, silent))
 
 
 def test_leftovers_of_a_killed_build_are_removed(tmp_path, build):
     """What a killed process left half-written is never used, and cleared away."""
-    leftover = tmp_path / "key.building-abc"
+    leftover = tmp_path / "key-1.building-abc"
     leftover.mkdir()
     (leftover / "weights").write_bytes(b"12")
-    ModelCache(tmp_path).entry("key", build, silent)
+    ModelCache(tmp_path).entry("key", "1", build, silent)
     assert not leftover.exists()
 
 
@@ -96,10 +96,10 @@ def test_two_at_once_build_once(tmp_path, build):
         phases.append(phase)
         waits.set()
 
-    first = threading.Thread(target=ModelCache(tmp_path).entry, args=("key", slow, silent))
+    first = threading.Thread(target=ModelCache(tmp_path).entry, args=("key", "1", slow, silent))
     first.start()
     assert began.wait(10)
-    second = threading.Thread(target=ModelCache(tmp_path).entry, args=("key", build, told))
+    second = threading.Thread(target=ModelCache(tmp_path).entry, args=("key", "1", build, told))
     second.start()
     assert waits.wait(10)
     finish.set()
@@ -113,7 +113,7 @@ def test_folder_that_cannot_be_written(tmp_path, build):
     """A cache folder that cannot be made is named, with what to do."""
     (tmp_path / "file").write_text("")
     with pytest.raises(ModelError, match="XDG_CACHE_HOME"):
-        ModelCache(tmp_path / "file" / "cache").entry("key", build, silent)
+        ModelCache(tmp_path / "file" / "cache").entry("key", "1", build, silent)
 
 
 def test_full_disk(tmp_path):
@@ -123,15 +123,15 @@ def test_full_disk(tmp_path):
         raise OSError(28, "No space left on device")
 
     with pytest.raises(ModelError, match=r"No space left on device.*XDG_CACHE_HOME"):
-        ModelCache(tmp_path).entry("key", full, silent)
+        ModelCache(tmp_path).entry("key", "1", full, silent)
 
 
 def test_complete_entry_needs_no_writing(tmp_path, build):
     """An entry that is whole is used from a folder that nothing can be written to."""
-    folder = ModelCache(tmp_path).entry("key", build, silent)
-    (tmp_path / "key.lock").unlink()
-    (tmp_path / "key.lock").mkdir()  # would fail if it were opened
-    assert folder == ModelCache(tmp_path).entry("key", build, silent)
+    folder = ModelCache(tmp_path).entry("key", "1", build, silent)
+    (tmp_path / "key-1.lock").unlink()
+    (tmp_path / "key-1.lock").mkdir()  # would fail if it were opened
+    assert folder == ModelCache(tmp_path).entry("key", "1", build, silent)
 
 
 def test_user_cache_follows_xdg(tmp_path, monkeypatch):
@@ -141,3 +141,14 @@ def test_user_cache_follows_xdg(tmp_path, monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert user_cache() == tmp_path / "home" / ".cache" / "fastrun" / "models"
+
+
+def test_new_version_replaces_the_old_one(tmp_path, build):
+    """What another version made of the same model is removed, and of other models kept."""
+    cache = ModelCache(tmp_path)
+    old = cache.entry("key", "1", build, silent)
+    other = cache.entry("other", "1", build, silent)
+    new = cache.entry("key", "2", build, silent)
+    assert is_complete(new)
+    assert is_complete(other)
+    assert not old.exists()
