@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_worker.engine.grammar import GrammarError, Literal
 from gpu_worker.engine.protocol import EngineDeadError, EngineError, Finish, SamplingParams
 from gpu_worker.engine.scripted import TURN_END, ByteTokenizer, ScriptedEngine
 
@@ -112,3 +113,14 @@ def test_tokenizer_round_trip(text):
     assert b"".join(map(TOKENIZER.token_bytes, ids)).decode() == text + "<|im_end|>"
     assert TOKENIZER.encode("<|im_end|>", special=True) == [TURN_END]
     assert max(ids) < TOKENIZER.vocab_size
+
+
+async def test_refuses_grammars():
+    """A script cannot be held to a grammar, which is said before anything is generated."""
+    engine = ScriptedEngine()
+    with pytest.raises(GrammarError, match="scripted engine"):
+        await engine.compile(Literal("a"))
+    sampling = SamplingParams(max_tokens=5)
+    with pytest.raises(GrammarError, match="scripted engine"):
+        await anext(engine.generate([1], sampling, cache_salt="", grammar=Literal("a")))
+    assert engine.stats().waiting == engine.stats().running == 0

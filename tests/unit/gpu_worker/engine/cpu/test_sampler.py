@@ -18,6 +18,7 @@ from gpu_worker.engine.cpu.sampler import (
     sample,
     uniform,
 )
+from gpu_worker.engine.grammar import GrammarError
 from gpu_worker.engine.protocol import SamplingParams
 
 VOCABULARY = 5000
@@ -261,3 +262,66 @@ def test_rows_of_a_batch_do_not_mix():
 
     alone = [sample(values[at : at + 1], [row])[0] for at, row in enumerate(rows())]
     assert alone == sample(values, rows())
+
+
+class Allowed:
+    """Allows some ids, or none at all."""
+
+    is_complete = False
+
+    def __init__(self, *ids):
+        self.ids = np.array(ids, np.int64)
+        self.came = []
+
+    def allowed(self):
+        if len(self.ids) == 0:
+            raise GrammarError("nothing fits")
+        return self.ids
+
+    def advance(self, token_id):
+        self.came.append(token_id)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0, 5.0])
+def test_restricted_row_keeps_to_what_is_allowed(temperature):
+    """However unlikely, an allowed token is chosen, and the likelier of two more often."""
+    logits = np.array([50, 1, 40, 2, 45], np.float32)
+    chosen = []
+    for seed in range(50):
+        sampling = SamplingParams(max_tokens=9, temperature=temperature, seed=seed, top_k=3)
+        row = RowSampler(sampling, np.array([0]), Allowed(1, 3))
+        chosen.append(row.choose(logits))
+    assert set(chosen) <= {1, 3}
+    assert chosen.count(3) > chosen.count(1)
+
+
+def test_restriction_is_told_what_came():
+    """The restriction advances with the completion, once for each token."""
+    restriction = Allowed(1, 3)
+    row = RowSampler(SamplingParams(max_tokens=9), np.array([0]), restriction)
+    row.observe(3)
+    row.observe(1)
+    assert restriction.came == [3, 1]
+
+
+def test_penalties_and_logprobs_of_a_restricted_row():
+    """Penalties count by token id; what is reported is what the model said."""
+    logits = np.array([9, 1, 0, 1.5], np.float32)
+    sampling = SamplingParams(max_tokens=9, temperature=0, presence_penalty=1, logprobs=1)
+    row = RowSampler(sampling, np.array([0]), Allowed(1, 3))
+    row.observe(3)
+    ((token, reported),) = sample(logits[None], [row])
+    assert token == 1
+    assert reported.top[0][0] == 0
+    assert reported.chosen < -7
+
+
+def test_row_without_a_token_does_not_disturb_the_others():
+    """Where nothing fits, that row has an error in its place."""
+    logits = np.array([[1, 2], [1, 2]], np.float32)
+    sampling = SamplingParams(max_tokens=9, temperature=0)
+    stuck = RowSampler(sampling, np.array([0]), Allowed())
+    free = RowSampler(sampling, np.array([0]))
+    error, chosen = sample(logits, [stuck, free])
+    assert isinstance(error, GrammarError)
+    assert chosen == (1, None)
