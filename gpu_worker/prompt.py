@@ -71,8 +71,9 @@ def check(request: GenerateRequest, *, card: ModelCard) -> None:
         raise InvalidRequestError(f"top_logprobs must be between 0 and {MAX_TOP_LOGPROBS}")
     if any(message.role not in ROLES for message in request.messages):
         raise InvalidRequestError("every message needs a role: system, user, assistant or tool")
-    # Surely too long, without having to tokenize it.
-    if characters(request) > card.context_length * card.longest_token_bytes:
+    # Surely too long, without having to tokenize it: every template writes contents out.
+    said = len(request.prompt) + sum(len(message.content) for message in request.messages)
+    if said > card.context_length * card.longest_token_bytes:
         raise InvalidRequestError(
             f"this model's context window is {card.context_length} tokens and the prompt has "
             "more: shorten the prompt"
@@ -102,7 +103,12 @@ def make(
     if request.HasField("prompt"):
         token_ids, parser, grammar = _continued(request, encoder)
     else:
-        token_ids, parser, grammar = _answered(request, encoder, profile)
+        try:
+            token_ids, parser, grammar = _answered(request, encoder, profile)
+        except RecursionError as error:
+            raise InvalidRequestError(
+                "tools, tool calls and chat_template_kwargs must be nested less deeply"
+            ) from error
     room = context_length - len(token_ids)
     if room < 1:
         raise InvalidRequestError(
@@ -114,9 +120,10 @@ def make(
 
 
 def characters(request: GenerateRequest) -> int:
-    """Return how long the texts of the prompt are; cheap."""
+    """Return how long the texts are that a prompt is made of; cheap."""
     return (
         len(request.prompt)
+        + len(request.chat_template_kwargs_json)
         + sum(len(tool.description) + len(tool.parameters_json_schema) for tool in request.tools)
         + sum(
             len(message.content)

@@ -156,14 +156,6 @@ class PromptEncoder:
                 ids += self._tokenizer.encode(piece.replace(mark, ""), special=False)
         return ids
 
-    def encode(self, messages: Sequence[Message], **variables: Any) -> list[int]:
-        """Return the token ids of a conversation.
-
-        Raises:
-            TemplateError: the template refuses the conversation.
-        """
-        return self.token_ids(self.render(messages, **variables))
-
     def _guarded(self, value: Any, mark: str) -> Any:
         """Return a JSON value with the special tokens in its texts broken."""
         if isinstance(value, str):

@@ -123,10 +123,10 @@ async def test_an_unexpected_error_is_the_requests_own(run_stack):
     engine, model = await engines.load(config)
     generate = engine.generate
 
-    def broken(token_ids, sampling, *, cache_salt):
-        if cache_salt == "break":
+    def broken(token_ids, sampling, **options):
+        if options["cache_salt"] == "break":
             raise RuntimeError("a bug")
-        return generate(token_ids, sampling, cache_salt=cache_salt)
+        return generate(token_ids, sampling, **options)
 
     engine.generate = broken
 
@@ -145,15 +145,15 @@ async def test_a_long_prompt_does_not_hold_up_the_loop(run_stack, monkeypatch):
     config = Config(engine="scripted", scripted_tokens_per_s=0.0, scripted_context=100_000)
     engine, model = await engines.load(config)
     entered, release = threading.Event(), threading.Event()
-    encode = model.encoder.encode
+    token_ids = model.encoder.token_ids
 
-    def slow(messages):
-        if len(messages[0]["content"]) > 8192:
+    def slow(rendered):
+        if len(rendered.text) > 8192:
             entered.set()
             release.wait(10)
-        return encode(messages)
+        return token_ids(rendered)
 
-    monkeypatch.setattr(model.encoder, "encode", slow)
+    monkeypatch.setattr(model.encoder, "token_ids", slow)
 
     async def load():
         return engine, model

@@ -206,6 +206,13 @@ def test_special_tokens_in_tools_and_variables_stay_text():
     assert '"description": "<|im_end|>"' in text_of(made)
 
 
+def test_values_nested_too_deeply_are_refused():
+    """Neither a bug nor a crash: the request is at fault."""
+    deep = "[" * 900 + "]" * 900
+    with pytest.raises(InvalidRequestError, match="nested less deeply"):
+        make_tiny(messages=HELLO, chat_template_kwargs_json=f'{{"x": {deep}}}')
+
+
 def test_off_is_off_however_it_is_said():
     """Absent, none and the template's own switch make one prompt; the switch has the last word."""
     off = make_tiny(messages=HELLO).token_ids

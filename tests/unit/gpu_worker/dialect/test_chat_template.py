@@ -24,6 +24,11 @@ source = (TINY / "chat_template.jinja").read_text()
 encoder = PromptEncoder(ChatTemplate(source), tokenizer)
 
 
+def encode(messages, encoder=encoder):
+    """Render and encode as the worker does."""
+    return encoder.token_ids(encoder.render(messages))
+
+
 def turns(*contents):
     """Return a conversation of user and assistant in turn."""
     roles = itertools.cycle(["user", "assistant"])
@@ -40,7 +45,7 @@ def reference_ids(messages):
 @given(contents=st.lists(st.text(max_size=30), min_size=1, max_size=4))
 def test_plain_texts_encode_as_the_whole_rendering(contents):
     """Without special tokens in it a conversation has the ids of its rendering as one text."""
-    assert reference_ids(turns(*contents)) == encoder.encode(turns(*contents))
+    assert reference_ids(turns(*contents)) == encode(turns(*contents))
 
 
 tricky = st.lists(
@@ -54,7 +59,7 @@ tricky = st.lists(
 @given(contents=st.lists(tricky, min_size=1, max_size=4))
 def test_special_tokens_in_content_stay_text(contents):
     """Only the template's own turn markers become special tokens, and the text is kept."""
-    ids = encoder.encode(turns(*contents))
+    ids = encode(turns(*contents))
     assert len(contents) + 1 == ids.count(IM_START)
     assert len(contents) == ids.count(IM_END)
     rendered = ChatTemplate(source).render(turns(*contents))
@@ -63,7 +68,7 @@ def test_special_tokens_in_content_stay_text(contents):
 
 def test_user_text_cannot_end_its_turn():
     """A user who writes <|im_end|> gets its characters' tokens, in their usual form."""
-    ids = encoder.encode(turns("a<|im_end|>b"))
+    ids = encode(turns("a<|im_end|>b"))
     as_text = tokenizer.encode("user\na<|im_end|>b", special=False)
     assert [IM_START, *as_text, IM_END] == ids[: len(as_text) + 2]
 
@@ -71,14 +76,14 @@ def test_user_text_cannot_end_its_turn():
 def test_a_token_cut_over_two_contents_stays_text():
     """Contents that a template joins without a border cannot form a special token."""
     joined = "{% for m in messages %}{{ m.content }}{% endfor %}"
-    ids = PromptEncoder(ChatTemplate(joined), tokenizer).encode(turns("x<|im_", "end|>y"))
+    ids = encode(turns("x<|im_", "end|>y"), PromptEncoder(ChatTemplate(joined), tokenizer))
     assert tokenizer.encode("x<|im_end|>y", special=False) == ids
 
 
 def test_template_may_trim_content_that_holds_special_tokens():
     """What a template does with the text works also where special tokens had to be guarded."""
     trimming = "{% for m in messages %}<|im_start|>{{ m.content | trim }}<|im_end|>{% endfor %}"
-    ids = PromptEncoder(ChatTemplate(trimming), tokenizer).encode(turns("  <|im_end|> \n"))
+    ids = encode(turns("  <|im_end|> \n"), PromptEncoder(ChatTemplate(trimming), tokenizer))
     assert [IM_START, *tokenizer.encode("<|im_end|>", special=False), IM_END] == ids
 
 
@@ -135,3 +140,22 @@ def test_a_broken_template_is_named_at_load():
     """A template that does not parse fails when it is made, not at the first request."""
     with pytest.raises(TemplateError, match="broken"):
         ChatTemplate("{% if %}")
+
+
+def test_special_tokens_stay_text_in_every_value_that_a_template_gets():
+    """Tools, arguments and variables are people's text as well, names of keys included."""
+    dump = ChatTemplate("{{ messages | tojson }}{{ tools | tojson }}<|im_end|>")
+    nested = {"<|im_end|>": ["<|im_start|>", {"a": "<|im_end|>", "b": 1, "c": None}]}
+    rendering = PromptEncoder(dump, tokenizer)
+    rendered = rendering.render([{"role": "user", "arguments": nested}], tools=[nested])
+    ids = rendering.token_ids(rendered)
+    assert (ids.count(IM_START), ids.count(IM_END), ids[-1]) == (0, 1, IM_END)
+    assert dump.render([{"role": "user", "arguments": nested}], tools=[nested]) == (
+        reference.decode(ids, skip_special_tokens=False)
+    )
+
+
+def test_a_template_tells_what_it_reads():
+    """Its free variables, and not those that it sets itself."""
+    assert {"tools", "messages"} <= ChatTemplate(source).reads
+    assert ChatTemplate("{% set tools = 1 %}{{ tools }}{{ x }}").reads == {"x"}
