@@ -55,10 +55,11 @@ class ChatFormat:
         self._identity = Identity.now(f"chatcmpl-{request_id}", chat.model)
         self._include_usage = chat.include_usage
         self._has_logprobs = chat.alternatives is not None
+        self._text_only = not chat.tools and not self._has_logprobs
 
     def events(self, index: int) -> ChatEvents:
         """See Format."""
-        return ChatEvents(self._identity, index)
+        return ChatEvents(self._identity, index, text_only=self._text_only)
 
     def usage(self, usage: Usage) -> bytes:
         """See Format."""

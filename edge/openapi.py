@@ -156,7 +156,7 @@ def _generated(plain: Struct, chunk: Struct) -> Json:
         "headers": _request_id(),
         "content": {
             "application/json": {"schema": _ref(plain)},
-            "text/event-stream": {"schema": _ref(chunk)},
+            "text/event-stream": {"schema": {"$ref": _REF.format(name=_event_name(chunk))}},
         },
     }
 
@@ -231,7 +231,34 @@ def _schemas() -> Json:
             # Null as a default says no more than absence, which `required` tells.
             if field.get("default", ...) is None:
                 del field["default"]
+    for kind in (ChatCompletionChunk, CompletionChunk):
+        schemas[_event_name(kind)] = _event(kind)
     return schemas
+
+
+def _event_name(chunk: Struct) -> str:
+    return chunk.__name__.replace("Chunk", "Event")
+
+
+def _event(chunk: Struct) -> Json:
+    """Describe one event of a stream, of which no plain schema can say what its text holds."""
+    return {
+        "description": "One event of a stream.",
+        "type": "object",
+        "required": ["data"],
+        "properties": {
+            "data": {
+                "type": "string",
+                "description": f"A `{chunk.__name__}` as JSON, or `[DONE]` at the end. A stream"
+                " that fails ends with an `ErrorResponse` in place of that.",
+                "if": {"const": "[DONE]"},
+                "else": {
+                    "contentMediaType": "application/json",
+                    "contentSchema": {"anyOf": [_ref(chunk), _ref(ErrorResponse)]},
+                },
+            }
+        },
+    }
 
 
 def _structs(kinds: list[Struct]) -> Iterator[Struct]:

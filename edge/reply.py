@@ -143,7 +143,10 @@ class StreamedReply:
         data = choice.events.piece(delta)
         if data:
             self._exchange.note_delta()
-            self._write(data if choice.has_begun else choice.opened(data))
+            if choice.has_begun:
+                self._stream.write(data)
+            else:
+                self._write(choice.opened(data))
 
     def on_finished(self, index: int, finished: Finished) -> None:
         """Send its reason; that of the last choice goes with the end of the stream."""

@@ -77,7 +77,16 @@ class Events(Protocol):
 class ChatEvents:
     """The events of one choice of a chat completion."""
 
-    def __init__(self, identity: Identity, index: int) -> None:
+    def __init__(self, identity: Identity, index: int, *, text_only: bool = False) -> None:
+        """Build what stays the same.
+
+        Args:
+            identity: of the answer.
+            index: of the choice.
+            text_only: neither tools nor logprobs were asked for, so none are looked for: that
+                would cost more than all else that is done for a piece.
+        """
+        self._text_only = text_only
         before = identity.head(CHAT_CHUNK) + b',"choices":[{"index":%d,"delta":' % index
         after = b',"finish_reason":null}]}\n\n'
         self._before, self._after = before, after
@@ -93,7 +102,7 @@ class ChatEvents:
 
     def piece(self, piece: Piece) -> bytes:
         """See Events."""
-        if piece.reasoning or piece.tool_calls or piece.logprobs:
+        if piece.reasoning or (not self._text_only and (piece.tool_calls or piece.logprobs)):
             return self._rich(piece)
         text = piece.content
         return self._before_text + orjson.dumps(text) + self._after_text if text else b""
@@ -130,7 +139,7 @@ class CompletionEvents:
     def __init__(self, identity: Identity, index: int, alternatives: int | None) -> None:
         self._before = identity.head(TEXT_CHUNK) + b',"choices":[{"index":%d,"text":' % index
         self._after = b',"logprobs":null,"finish_reason":null}]}\n\n'
-        self._logprobs = TextLogprobsWriter(alternatives or 0)
+        self._logprobs = None if alternatives is None else TextLogprobsWriter(alternatives)
 
     def opening(self) -> bytes:
         """See Events: nothing."""
@@ -143,7 +152,7 @@ class CompletionEvents:
     def piece(self, piece: Piece) -> bytes:
         """See Events."""
         text = piece.content
-        if not piece.logprobs:
+        if self._logprobs is None or not piece.logprobs:
             return self._before + orjson.dumps(text) + self._after if text else b""
         logprobs = msgspec.json.encode(self._logprobs.write(piece.logprobs))
         return (
