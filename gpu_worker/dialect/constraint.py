@@ -1,6 +1,5 @@
 """The grammar that an answer is held to."""
 
-import json
 from collections.abc import Sequence
 
 from gpu_worker.dialect.calls import CallFormat
@@ -8,8 +7,6 @@ from gpu_worker.dialect.parser import Thinking, ThoughtMarkers
 from gpu_worker.dialect.tools import Tool
 from gpu_worker.engine.grammar import Choice, Free, Grammar, Json, Literal
 from gpu_worker.engine.grammar import Sequence as InTurn
-
-ANY_OBJECT = json.dumps({"type": "object"})
 
 
 def constraint(
