@@ -45,7 +45,7 @@ class _Reader:
             return self._class()
         if character == "(":
             return self._open()
-        if character in "*+?" or _QUANTIFIER.match(self._pattern, self._at):
+        if character in "*+?" or (character == "{" and self._counts()):
             return self._quantifier()
         self._at += 1
         if character == ")":
@@ -73,6 +73,10 @@ class _Reader:
             return "an unknown kind of group begins with (?"
         self._at = head.end()
         return None
+
+    def _counts(self) -> bool:
+        """Whether a brace begins a quantifier; else it stands for itself."""
+        return _QUANTIFIER.match(self._pattern, self._at) is not None
 
     def _quantifier(self) -> str | None:
         if not self._can_repeat:

@@ -75,6 +75,8 @@ class CollectedReply:
 class _Choice:
     """One choice of a stream, and what of it waits for a client that reads too slowly."""
 
+    __slots__ = ("ending", "events", "gathered", "has_begun")
+
     def __init__(self, events: Events) -> None:
         self.events = events
         self.has_begun = False

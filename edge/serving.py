@@ -20,7 +20,7 @@ from edge.request_body import read_body
 from edge.stream_writer import ClientStream, PushStream, ResponseStream
 
 # Parsing more than this holds up the streams of others: it goes to a thread.
-INLINE_BYTES = 256 << 10
+INLINE_BYTES = 64 << 10
 MODEL_NAME_LENGTH = 200
 STREAMS: dict[str, type[PushStream | ResponseStream]] = {
     "push": PushStream,
