@@ -120,6 +120,9 @@ class Generation:
             self._finish(FinishReason.FINISH_REASON_ABORTED, "aborted")
         except ServiceError as error:
             self._fail(error.detail.reason, error.detail.message, "refused")
+        except GrammarError as error:
+            # Found out while generating: it would be the same on every worker.
+            self._fail(ErrorReason.ERROR_REASON_INVALID_REQUEST, str(error), "refused")
         except EngineError as error:
             self._outcome.error = error
             self._fail(ErrorReason.ERROR_REASON_ENGINE_FAILED, str(error), "engine_failed")

@@ -64,9 +64,11 @@ class Answer:
         """Take the end of the text.
 
         Args:
-            cut: by max_tokens, not by the model.
+            cut: by max_tokens, not by the model. A character that was cut in two is left out: the
+                model has not written it wrong, it was not let finish.
         """
-        if (tail := self._detokenizer.flush()) and not self.ended:
+        tail = self._detokenizer.flush()
+        if tail and not cut and not self.ended:
             self._parser.feed(tail)
         if not self.ended:
             self._parser.end(cut=cut)

@@ -22,6 +22,7 @@ from fastrun.v1.scheduler_pb2 import WorkerState
 from fastrun.v1.worker_pb2 import EdgeFrame, EdgeFrameItem, GetInfoRequest, Start
 from gpu_worker import engines
 from gpu_worker.config import Config
+from gpu_worker.engine.grammar import GrammarError
 from gpu_worker.service import WorkerProcess
 
 
@@ -138,6 +139,29 @@ async def test_an_unexpected_error_is_the_requests_own(run_stack):
         events = await edge.end(edge.start(stack.ask(cache_salt="break")))
         assert events[-1][1].error.reason == ErrorReason.ERROR_REASON_INTERNAL
         assert (await edge.end(edge.start(stack.ask("[[tokens=1]]"))))[-1][0] == "finished"
+
+
+async def test_a_grammar_that_outgrows_its_limits_is_the_requests_fault(run_stack):
+    """Found out in mid-generation, it is refused like any bad request and never tried elsewhere."""
+    config = Config(engine="scripted", scripted_tokens_per_s=0.0)
+    engine, model = await engines.load(config)
+    generate = engine.generate
+
+    async def outgrown(token_ids, sampling, **options):
+        async for output in generate(token_ids, sampling, **options):
+            yield output
+            raise GrammarError("the schema is too large")
+
+    engine.generate = outgrown
+
+    async def load():
+        return engine, model
+
+    async with run_stack(load=load) as stack:
+        edge = stack.edge()
+        _, failed = (await edge.end(edge.start(stack.ask())))[-1]
+        assert failed.error.reason == ErrorReason.ERROR_REASON_INVALID_REQUEST
+        assert failed.error.message == "the schema is too large"
 
 
 async def test_a_long_prompt_does_not_hold_up_the_loop(run_stack, monkeypatch):

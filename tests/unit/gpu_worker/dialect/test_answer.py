@@ -81,11 +81,12 @@ def test_tokens_of_a_thought_are_counted_with_its_markers():
         assert made.reasoning_tokens == count
 
 
-def test_a_cut_character_at_the_end_is_shown_as_such():
-    """The tail of the text is what a decoder makes of all bytes."""
-    made = answer(["zz"])
-    assert made.feed([0xF0, 0x9F]).content == ""
-    assert made.flush(cut=True).content == b"\xf0\x9f".decode("utf-8", "replace")
+def test_half_a_character_at_the_end():
+    """What max_tokens cut in two is left out; what the model ended so is what a decoder makes."""
+    for cut, tail in ((True, ""), (False, b"\xf0\x9f".decode("utf-8", "replace"))):
+        made = answer(["zz"])
+        assert made.feed([0xF0, 0x9F]).content == ""
+        assert made.flush(cut=cut).content == tail
 
 
 def test_tokens_after_the_end_do_not_count():
