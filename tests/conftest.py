@@ -15,7 +15,7 @@ from fastrun.local.postgres import DATABASE, Postgres
 
 TEMPLATE = "migrated"
 
-pytest_plugins = ("stacks",)
+pytest_plugins = ("stacks", "node")
 
 
 @pytest.fixture(scope="session")

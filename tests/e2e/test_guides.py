@@ -1,0 +1,98 @@
+"""Every example of the guides works as it stands, and prints what the guide says."""
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+GUIDES = Path(__file__).parents[2] / "docs" / "guides"
+RUN_S = 60
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
+LANGUAGES = ("sh", "python", "js")
+
+
+@dataclass(frozen=True)
+class Example:
+    """A block of code, and the block of text that follows it."""
+
+    guide: str
+    number: int
+    language: str
+    code: str
+    printed: str | None
+
+    def __str__(self):
+        return f"{self.guide}-{self.number}-{self.language}"
+
+
+def examples():
+    for guide in sorted(GUIDES.glob("*.md")):
+        blocks = [match.groups() for match in BLOCK.finditer(guide.read_text())]
+        for number, (language, code) in enumerate(blocks):
+            if language in LANGUAGES:
+                after, text = (*blocks, ("", ""))[number + 1]
+                printed = text if after == "text" else None
+                yield Example(guide.stem, number, language, code, printed)
+
+
+EXAMPLES = list(examples())
+
+
+def pattern(printed: str) -> re.Pattern[str]:
+    """`...` is anything, and white space does not count: guides break long lines."""
+    parts = "".join(printed.split()).split("...")
+    return re.compile(".*?".join(map(re.escape, parts)), re.DOTALL)
+
+
+@pytest.fixture
+def run(tmp_path, stack, request):
+    def run(example):
+        if example.language == "js":
+            module = tmp_path / "example.mjs"
+            module.write_text(example.code)
+            return request.getfixturevalue("node")(module, stack.environ)
+        command = {
+            "sh": ["sh", "-euc", example.code],
+            "python": [sys.executable, "-c", example.code],
+        }
+        return subprocess.run(
+            command[example.language],
+            check=False,
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env={**os.environ, **stack.environ},
+            timeout=RUN_S,
+        )
+
+    return run
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=str)
+def test_example(run, example):
+    """An example ends well, and its output is what stands below it."""
+    done = run(example)
+
+    assert done.returncode == 0, done.stderr
+    assert example.printed is not None, f"the guide does not say what {example} prints"
+    printed = "".join(done.stdout.split())
+    assert pattern(example.printed).fullmatch(printed), done.stdout
+
+
+def test_every_language_is_shown():
+    """No guide is left without examples that a test has run."""
+    guides = {guide.stem for guide in GUIDES.glob("*.md")} - {"README"}
+
+    assert {example.guide for example in EXAMPLES} == guides
+    assert {example.language for example in EXAMPLES} == set(LANGUAGES)
+
+
+def test_links():
+    """Links between the documents lead to what is there."""
+    for guide in [*GUIDES.glob("*.md"), GUIDES.parent / "README.md"]:
+        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", guide.read_text()):
+            assert (guide.parent / link).exists(), f"{guide.name}: {link}"
