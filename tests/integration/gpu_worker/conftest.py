@@ -230,6 +230,10 @@ async def running(*, load=None, also=(), **settings):
     try:
         if not config.standalone:
             await scheduler.until(lambda s: s.heartbeats)
+            # The Welcome may still be on its way, and with it the key of the leases.
+            async with asyncio.timeout(LIMIT_S):
+                while worker._ready() is not None:
+                    await asyncio.sleep(0.005)
         yield stack
     finally:
         await stack.close()
