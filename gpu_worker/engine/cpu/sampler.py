@@ -4,6 +4,7 @@ Rows are worked on one by one on purpose: a row of a large vocabulary just fits 
 a matrix of them does not. Only the common greedy case takes all rows at once.
 """
 
+import math
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import NamedTuple, Protocol
@@ -19,6 +20,8 @@ Indices = npt.NDArray[np.int64]
 
 # Below this, dividing by the temperature would leave the range of float32.
 GREEDY_BELOW = 1e-5
+# The same for a repetition penalty, where so strong a reward is as good as any stronger.
+LEAST_REPETITION_PENALTY = 1e-5
 # Stands for the logarithm of a probability that is 0 in float32.
 LOGPROB_FLOOR = -9999.0
 # Sums over this many weights are compared before single weights are.
@@ -126,7 +129,7 @@ class Penalties:
         tokens, counts = self._tokens[:size], self._counts[:size]
         values = logits[tokens]
         if sampling.repetition_penalty not in (0, 1):
-            factor = np.float32(sampling.repetition_penalty)
+            factor = np.float32(max(sampling.repetition_penalty, LEAST_REPETITION_PENALTY))
             values = np.where(values > 0, values / factor, values * factor)
         values -= np.float32(sampling.frequency_penalty) * counts
         values -= np.float32(sampling.presence_penalty) * (counts > 0)
@@ -181,7 +184,7 @@ def draw(logits: Floats, sampling: SamplingParams, random: float) -> int:
     candidates: Indices | None = None
     if sampling.min_p > 0:
         # p >= min_p * p_max, in logarithms, where the likeliest token stands at 0.
-        candidates = np.flatnonzero(scaled >= np.log(np.float32(min(sampling.min_p, 1))))
+        candidates = np.flatnonzero(scaled >= math.log(min(sampling.min_p, 1)))
         scaled = scaled[candidates]
     if 0 < sampling.top_k < len(scaled):
         best = largest(scaled, sampling.top_k)
@@ -220,9 +223,10 @@ def lower_bound(values: Floats, count: int) -> np.float32:
 def nucleus(scaled: Floats, top_p: float) -> Indices:
     """Return the fewest likeliest indices that together reach top_p, at least one, ascending."""
     weights = np.exp(scaled)
-    goal = top_p * float(weights.sum(dtype=np.float64))
+    total = float(weights.sum(dtype=np.float64))
+    goal = top_p * total
     # What is lighter than this weighs less than 1 - top_p in all, so that the rest reaches top_p.
-    candidates = np.flatnonzero(weights >= (1 / top_p - 1) * goal / len(weights))
+    candidates = np.flatnonzero(weights >= (1 - top_p) * total / len(weights))
     weights = weights[candidates]
     # Values are sorted, not indices: numpy does that several times faster.
     descending = np.sort(weights)[::-1]

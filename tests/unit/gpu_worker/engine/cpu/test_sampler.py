@@ -119,6 +119,20 @@ def test_nucleus_is_the_smallest_set_that_reaches_top_p(values, top_p):
     assert not len(left) or left.max() <= weights[chosen].min()
 
 
+@pytest.mark.parametrize("field", ["temperature", "top_p", "min_p", "repetition_penalty"])
+@pytest.mark.parametrize("value", [5e-324, 2.2e-311, 1e-60, 1e-20])
+def test_smallest_numbers(field, value):
+    """Numbers too small for the arithmetic are still numbers: they choose some token of all."""
+    values = logits(size=600)
+    row = RowSampler(params(**{field: value}), PROMPT)
+    token = row.choose(values)
+    if field in {"temperature", "top_p"}:
+        assert token == values.argmax()
+    elif field == "repetition_penalty":
+        assert values[token] > 0
+        assert token in PROMPT
+
+
 def test_top_k_keeps_the_k_likeliest():
     """Only the k likeliest tokens are drawn, and all of them."""
     values = logits()
