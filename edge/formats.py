@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+import orjson
 from msgspec import UNSET
 
 from edge.answer import Answer
@@ -32,7 +33,7 @@ from edge.sse import (
     usage_event,
     usage_of,
 )
-from fastrun.v1.generation_pb2 import Usage
+from fastrun.v1.generation_pb2 import FinishReason, Usage
 
 
 class Format(Protocol):
@@ -76,7 +77,7 @@ class ChatFormat:
                 choices=[
                     ChatChoice(
                         index=index,
-                        message=_message(answer),
+                        message=_message(answer, reason),
                         finish_reason=FINISH_REASONS[reason],
                         logprobs=chat_logprobs(answer.logprobs) if self._has_logprobs else UNSET,
                     )
@@ -127,14 +128,24 @@ class CompletionFormat:
         return TextChoice(index=index, text=answer.content, logprobs=logprobs, finish_reason=word)
 
 
-def _message(answer: Answer) -> AssistantMessage:
+def _message(answer: Answer, reason: int) -> AssistantMessage:
     calls = [
         ToolCall(call.id, "function", CalledFunction(call.name, call.arguments))
         for call in answer.tool_calls
     ]
+    if calls and reason == FinishReason.FINISH_REASON_LENGTH and not _is_json(calls[-1]):
+        del calls[-1]  # cut off by max_tokens: half a call can only harm
     return AssistantMessage(
         role="assistant",
         content=answer.content or (None if calls else ""),
         reasoning=answer.reasoning or UNSET,
         tool_calls=calls or UNSET,
     )
+
+
+def _is_json(call: ToolCall) -> bool:
+    try:
+        orjson.loads(call.function.arguments)
+    except orjson.JSONDecodeError:
+        return False
+    return True

