@@ -28,7 +28,7 @@ up: setup ## Start everything on this machine; Ctrl-C stops it
 down: $(PROJECT) ## Stop what `make up` has started elsewhere
 	@exec $(BIN)/fastrun down $(ARGS)
 
-test: $(VENV)/.dev $(VENV)/.weights $(PROJECT) ## Run all tests
+test: $(VENV)/.dev $(VENV)/.openai2 $(VENV)/.weights $(PROJECT) ## Run all tests
 	$(BIN)/python -m pytest $(ARGS)
 
 lint: $(VENV)/.dev $(PROJECT) ## Check style, types, imports and protos
@@ -48,6 +48,7 @@ bench: setup ## Measure a stack of its own
 
 lock: ## Pin all dependencies anew (needs uv)
 	uv pip compile $(LOCK) --extra dev -o requirements/dev.txt pyproject.toml
+	uv pip compile $(LOCK) --group openai2 -o requirements/openai2.txt
 	for extra in local server cpu; do \
 	  uv pip compile $(LOCK) --extra $$extra -c requirements/dev.txt -o requirements/$$extra.txt pyproject.toml || exit 1; \
 	done
@@ -68,6 +69,12 @@ $(VENV)/.local: requirements/local.txt $(VENV)/.python
 $(VENV)/.dev: requirements/dev.txt $(VENV)/.python
 	@$(INSTALL) locked requirements/dev.txt
 	@touch $@ $(VENV)/.local
+
+# An environment within the other: clients whose openai is older.
+$(VENV)/.openai2: requirements/openai2.txt $(VENV)/.python
+	@PYTHON='$(abspath $(BIN)/python)' requirements/install $(VENV)/openai2 create
+	@PYTHON='$(abspath $(BIN)/python)' requirements/install $(VENV)/openai2 locked requirements/openai2.txt
+	@touch $@
 
 # The weights' own dependencies would compile an engine that nobody here uses.
 $(VENV)/.weights: $(VENV)/.python
