@@ -12,7 +12,8 @@ from gpu_worker.engine.cpu.errors import ModelError
 from gpu_worker.engine.cpu.loading import load_cpu_engine
 from gpu_worker.engine.cpu.network import PagedNetwork
 from gpu_worker.engine.cpu.preparation import PreparedModel
-from gpu_worker.engine.protocol import SamplingParams
+from gpu_worker.engine.cpu.sampler import RowSampler
+from gpu_worker.engine.protocol import EngineDeadError, EngineError, SamplingParams
 
 # Deterministic facts of the tiny model: tests/models/tiny/README.md.
 GREETING = "Hello! How can I help you today?"
@@ -166,3 +167,27 @@ def test_paged_attention_can_be_built(tiny: PreparedModel):
     # 5 layers of keys and values for 2 heads of 32 in float32.
     assert network.block_bytes == 5 * 2 * 2 * 32 * 32 * 4
     network.close()
+
+
+async def test_a_fault_in_sampling_is_its_requests_own(load, prompt, monkeypatch):
+    """Whatever goes wrong while one row is sampled, the others and the engine go on."""
+    choose = RowSampler.choose
+
+    def broken(self, logits):
+        if self.sampling.seed == 13:
+            raise IndexError("a bug")
+        return choose(self, logits)
+
+    monkeypatch.setattr(RowSampler, "choose", broken)
+    engine = load()
+    ids = prompt("Count from 17 to 40.")
+    results = await asyncio.gather(
+        *(run(engine, ids, temperature=1, seed=seed) for seed in (12, 13, 14)),
+        return_exceptions=True,
+    )
+    assert isinstance(results[1], EngineError)
+    assert not isinstance(results[1], EngineDeadError)
+    assert not isinstance(results[0], BaseException)
+    assert not isinstance(results[2], BaseException)
+    assert engine.stats().running == 0
+    engine.health()

@@ -277,7 +277,7 @@ class CpuEngine:
             sequences, sample(logits, [s.sampler for s in sequences]), strict=True
         ):
             stream = self._stream_of[sequence]
-            if isinstance(choice, GrammarError):
+            if isinstance(choice, Exception):
                 self._drop(sequence)
                 self._tell(self._fail, (stream, choice))
                 continue
@@ -318,8 +318,11 @@ class CpuEngine:
         if not stream.released.done():
             stream.released.set_result(None)
 
-    def _fail(self, failed: tuple[_Stream, GrammarError]) -> None:
+    def _fail(self, failed: tuple[_Stream, Exception]) -> None:
         stream, error = failed
+        if not isinstance(error, GrammarError):
+            log.error("sampling_failed", exc_info=error)
+            error = EngineError(f"this request could not be sampled: {error}")
         stream.fail(error)
         self._release(stream)
 

@@ -12,7 +12,6 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from gpu_worker.engine.grammar import GrammarError
 from gpu_worker.engine.protocol import SamplingParams, TokenLogprobs
 
 Floats = npt.NDArray[np.float32]
@@ -154,20 +153,20 @@ class Sampled(NamedTuple):
     logprobs: TokenLogprobs | None = None
 
 
-def sample(logits: Floats, rows: Sequence[RowSampler]) -> list[Sampled | GrammarError]:
+def sample(logits: Floats, rows: Sequence[RowSampler]) -> list[Sampled | Exception]:
     """Choose one token for each row of logits [rows, vocabulary], or say why there is none."""
     if all(row.is_argmax for row in rows):
         return [Sampled(token) for token in logits.argmax(axis=1).tolist()]
     return [_sample_row(values, row) for row, values in zip(rows, logits, strict=True)]
 
 
-def _sample_row(logits: Floats, row: RowSampler) -> Sampled | GrammarError:
+def _sample_row(logits: Floats, row: RowSampler) -> Sampled | Exception:
     try:
         token = row.choose(logits)
-    except GrammarError as error:
+        asked = row.logprobs
+        return Sampled(token, None if asked is None else logprobs(logits, token, asked))
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is this request's and no other's
         return error
-    asked = row.logprobs
-    return Sampled(token, None if asked is None else logprobs(logits, token, asked))
 
 
 def uniform(seed: int, position: int) -> float:
