@@ -41,7 +41,7 @@ lint: $(VENV)/.dev $(PROJECT) ## Check style, types, imports and protos
 
 protos: $(VENV)/.dev ## Make fastrun.v1 from the .proto files
 	$(BIN)/python hatch_build.py
-	@touch
+	@touch $(PROJECT)
 
 bench: setup ## Measure a stack of its own
 	$(BIN)/fastrun up --ephemeral --exec 'fastrun bench $(ARGS)'
