@@ -73,7 +73,7 @@ def test_life_of_a_key(stack, fastrun, shared_machine, eventually):
     assert key["key"] not in json.dumps(listed)
     assert fastrun("key", "revoke", key["id"])["state"] == "revoked"
     assert fastrun("account", "suspend", "ada")["state"] == "suspended"
-    assert {each["name"] for each in fastrun("account", "list")} == {"ada", "dev"}
+    assert {"ada", "dev"} <= {each["name"] for each in fastrun("account", "list")}
 
 
 def test_refusal_is_one_sentence(stack, shared_machine):
