@@ -44,6 +44,8 @@ RESERVED = frozenset(
         "tools",
     }
 )
+# Of values that templates print: as deep as a request may be.
+DEPTH = 256
 ANY_OBJECT = '{"type": "object"}'
 
 
@@ -130,7 +132,7 @@ def _call(call: generation_pb2.ToolCall) -> dict[str, Any]:
         parsed = json.loads(call.arguments or "{}")
     except (ValueError, RecursionError):
         parsed = None
-    if isinstance(parsed, dict):
+    if isinstance(parsed, dict) and not _is_deep(parsed):
         arguments = parsed
     return {
         "id": call.id,
@@ -166,4 +168,21 @@ def _object(text: str, what: str) -> dict[str, Any]:
         raise InvalidRequestError(f"{what} must be a JSON object") from error
     if not isinstance(value, dict):
         raise InvalidRequestError(f"{what} must be a JSON object")
+    if _is_deep(value):
+        raise InvalidRequestError(f"{what} must be nested less deeply: at most {DEPTH} levels")
     return value
+
+
+def _is_deep(value: Any) -> bool:
+    """Tell what a template could not print; how deep it can go differs between Pythons."""
+    level = [value]
+    for _ in range(DEPTH):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True

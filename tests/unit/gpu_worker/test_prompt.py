@@ -12,6 +12,7 @@ from fastrun.v1.generation_pb2 import (
     Role,
     Sampling,
     Tool,
+    ToolCall,
     ToolChoice,
     ToolChoiceMode,
 )
@@ -208,9 +209,15 @@ def test_special_tokens_in_tools_and_variables_stay_text():
 
 def test_values_nested_too_deeply_are_refused():
     """Neither a bug nor a crash: the request is at fault."""
-    deep = "[" * 900 + "]" * 900
-    with pytest.raises(InvalidRequestError, match="nested less deeply"):
-        make_tiny(messages=HELLO, chat_template_kwargs_json=f'{{"x": {deep}}}')
+    for levels in (100_000, 900, 300):
+        deep = f'{{"x": {"[" * levels + "]" * levels}}}'
+        with pytest.raises(InvalidRequestError, match=r"nested less deeply|must be a JSON object"):
+            make_tiny(messages=HELLO, chat_template_kwargs_json=deep)
+    fits = f'{{"x": {"[" * 250 + "]" * 250}}}'
+    assert make_tiny(messages=HELLO, chat_template_kwargs_json=fits).token_ids
+    call = ToolCall(id="1", name="now", arguments=deep)
+    history = [*HELLO, ChatMessage(role=Role.ROLE_ASSISTANT, tool_calls=[call])]
+    assert make_tiny(messages=history).token_ids
 
 
 def test_off_is_off_however_it_is_said():
