@@ -50,7 +50,6 @@ class Admission:
         self._leader = leader
         self._new_id = chance.new_id
         self._recorder = recorder
-        self._numbers = 0
         self.leases = LeaseBook()
         self.queue = Queue()
         self.refusals = Refusals(
@@ -126,7 +125,7 @@ class Admission:
         """Give free slots of a model to those who wait."""
         while self._has_free_slot(model) and (turn := self._next_turn(model, now)):
             waiting, worker = turn
-            self._grant(waiting, self.queue.take(waiting), worker, now)
+            self._grant(waiting, self.queue.take(waiting, now), worker, now)
 
     def review(self, model: str, now: float) -> None:
         """Refuse what waits in vain, when a worker of a model has gone or takes nothing more.
@@ -168,7 +167,10 @@ class Admission:
         while waiting.generations and (worker := self._choose(waiting, now)):
             self._grant(waiting, waiting.generations.popleft(), worker, now)
         if waiting.generations:
-            self.queue.add(waiting)
+            if len(waiting.generations) < wanted:
+                self.queue.add_begun(waiting, now)
+            else:
+                self.queue.add(waiting)
             self._say_position(waiting)
 
     def _next_turn(self, model: str, now: float) -> tuple[Waiting, Worker] | None:
@@ -180,7 +182,6 @@ class Admission:
     def _waiting(
         self, edge: Edge, acquire: Acquire, generations: deque[int], now: float
     ) -> Waiting:
-        self._numbers += 1
         arrived_at = now - acquire.waited_ms / 1000
         return Waiting(
             edge_id=edge.edge_id,
@@ -192,7 +193,7 @@ class Admission:
             front=acquire.front,
             arrived_at=arrived_at,
             deadline=arrived_at + acquire.queue_timeout_ms / 1000,
-            number=self._numbers,
+            number=self.queue.next_number(),
             asked_at=now,
         )
 

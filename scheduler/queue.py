@@ -1,14 +1,18 @@
 """Who waits for slots, and whose turn it is: first come, first served, for each model.
 
-All generations that one Acquire asks for stand at one place. A generation whose lease was refused
-comes back at a place of its own, also while others of its request still wait at theirs.
+All generations that one Acquire asks for stand at one place. Each time one of them gets a slot, the
+place moves behind all who wait by then: a request of many generations takes turns with the others.
+A generation whose lease was refused comes back at a place of its own, also while others of its
+request still wait at theirs.
 """
 
 import bisect
 import heapq
+import itertools
+import math
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,11 +103,16 @@ class Queue:
     def __init__(self) -> None:
         self._lines: dict[str, Line] = {}
         self._by_edge: dict[str, dict[str, list[Waiting]]] = {}
+        self._numbers = itertools.count(1)
         # What has left the queue stays in this heap until its deadline.
         self._deadlines: list[tuple[float, int, Waiting]] = []
 
     def __len__(self) -> int:
         return sum(len(line) for line in self._lines.values())
+
+    def next_number(self) -> int:
+        """Return the number of the next place."""
+        return next(self._numbers)
 
     def models(self) -> list[str]:
         """Return the models that somebody waits for."""
@@ -132,15 +141,26 @@ class Queue:
         line.add(waiting)
         requests = self._by_edge.setdefault(waiting.edge_id, {})
         requests.setdefault(waiting.request_id, []).append(waiting)
-        heapq.heappush(self._deadlines, (waiting.deadline, waiting.number, waiting))
+        if waiting.deadline < math.inf:
+            heapq.heappush(self._deadlines, (waiting.deadline, waiting.number, waiting))
         return line.position(waiting)
 
-    def take(self, waiting: Waiting) -> int:
-        """End the wait of the next generation of a place, and return it."""
+    def take(self, waiting: Waiting, now: float) -> int:
+        """End the wait of the next generation of a place, and return it; the others have begun."""
         generation = self._lines[waiting.model].take(waiting)
-        if not waiting.generations:
-            self.remove(waiting)
+        self.remove(waiting)
+        if waiting.generations:
+            self.add_begun(waiting, now)
         return generation
+
+    def add_begun(self, waiting: Waiting, now: float) -> None:
+        """Let wait what is left of a request that has got a slot, behind all who wait now.
+
+        It has no deadline any more: the client is being answered, and to refuse the rest would
+        only throw that away.
+        """
+        number = self.next_number()
+        self.add(replace(waiting, front=False, arrived_at=now, deadline=math.inf, number=number))
 
     def remove(self, waiting: Waiting) -> None:
         """End the wait of all that still wait at a place."""

@@ -46,7 +46,7 @@ SERVER_OPTIONS: list[tuple[str, Any]] = [
     # Two servers must not share a port in silence.
     ("grpc.so_reuseport", 0),
     # Below the clients' 20 s, or they are told too_many_pings.
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.max_concurrent_streams", 10_000),
 ]

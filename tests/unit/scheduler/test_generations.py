@@ -36,7 +36,7 @@ def test_every_generation_gets_a_lease_of_its_own(desk):
 
 
 def test_eight_generations_share_one_slot(desk):
-    """They follow each other, in order, from one place; who came later has its turn after them."""
+    """They follow each other, in order; who waits beside them has its turn in between."""
     worker, edge = desk.worker(), desk.edge()
     (first, queued) = desk.acquire(edge, "r1", generations=range(8))
     assert (first.generation, queued.position) == (0, 1)
@@ -47,7 +47,7 @@ def test_eight_generations_share_one_slot(desk):
         (grant,) = edge.take("granted")
         order.append((grant.request_id, grant.generation))
         lease_id = grant.lease_id
-    assert order == [("r1", number) for number in range(1, 8)] + [("r2", 0)]
+    assert order == [("r1", 1), ("r2", 0), *(("r1", number) for number in range(2, 8))]
     assert len(desk.queue) == 0
 
 
@@ -100,18 +100,29 @@ def test_no_patience_refuses_all_or_nothing(desk, reasons):
     assert desk.held() == 2
 
 
-def test_a_deadline_ends_the_wait_of_all_that_are_left(desk, reasons):
-    """One Rejected names them; what was granted stays."""
-    worker, edge = desk.worker(), desk.edge()
-    (first, _) = desk.acquire(edge, "r1", generations=range(4))
-    desk.pass_time(6)
-    desk.free(worker, first.lease_id)
-    assert granted(edge) == [("r1", 1)]
-    desk.pass_time(4)
+def test_a_deadline_ends_the_wait_of_all_generations(desk, reasons):
+    """One Rejected names them, as long as none of them has begun."""
+    desk.worker()
+    edge = desk.edge()
+    desk.acquire(edge, "r0")
+    desk.acquire(edge, "r1", generations=range(3))
+    desk.pass_time(10)
     (rejected,) = edge.take("rejected")
-    assert list(rejected.generations) == [2, 3]
+    assert list(rejected.generations) == [0, 1, 2]
     assert rejected.error.reason == reasons["queue_timeout"]
     assert (len(desk.queue), desk.held()) == (0, 1)
+
+
+def test_a_request_that_has_begun_is_not_given_up(desk):
+    """Once one generation has its slot, the others wait as long as it takes."""
+    worker, edge = desk.worker(), desk.edge()
+    (grant, _) = desk.acquire(edge, "r1", generations=range(3))
+    for generation in (1, 2):
+        desk.pass_time(60)
+        assert edge.take("rejected") == []
+        desk.free(worker, grant.lease_id)
+        (grant,) = edge.take("granted")
+        assert grant.generation == generation
 
 
 def test_all_that_are_left_learn_that_their_worker_is_gone(desk, reasons):
@@ -186,7 +197,7 @@ def test_a_repeated_acquire_asks_again_for_what_is_missing_only(desk):
         (grant,) = edge.take("granted")
         order.append((grant.request_id, grant.generation))
         lease_id = grant.lease_id
-    assert order == [("r1", 1), ("r1", 2), ("r1", 0), ("r1", 3), ("r2", 0)]
+    assert order == [("r1", 1), ("r1", 0), ("r2", 0), ("r1", 2), ("r1", 3)]
 
 
 def test_what_joins_a_request_that_waits_is_not_bounded(new_desk):

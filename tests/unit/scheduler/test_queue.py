@@ -114,18 +114,21 @@ def test_requests_are_found_by_edge(queue):
 
 
 def test_generations_of_one_place_leave_one_by_one(queue):
-    """The place stays where it is until the last one has its slot."""
+    """After each of them the place moves behind those who wait, and has no deadline any more."""
     many = waiting("a", generations=(0, 2, 5))
     queue.add(many)
     queue.add(waiting("b", arrived_at=1.0))
     assert (queue.line("m").slots, queue.line("m").requests) == (4, 2)
-    assert [queue.take(many) for _ in range(2)] == [0, 2]
-    assert order(queue) == ["a", "b"]
-    assert queue.line("m").slots == 2
-    assert queue.take(many) == 5
-    assert order(queue) == ["b"]
+    assert queue.take(many, 2.0) == 0
+    assert order(queue) == ["b", "a"]
+    (left,) = queue.of_request("e1", "a")
+    assert queue.take(left, 3.0) == 2
+    assert (order(queue), queue.line("m").slots) == (["b", "a"], 2)
+    (left,) = queue.of_request("e1", "a")
+    assert list(queue.expired(1e9)) != [left]
+    assert queue.take(left, 4.0) == 5
     assert queue.of_request("e1", "a") == []
-    assert queue.next_deadline() == 10.0
+    assert queue.next_deadline() is None
 
 
 def test_a_request_with_two_places_is_one_request(queue):
