@@ -24,6 +24,9 @@ from fastrun.v1.generation_pb2 import Accepted, Delta, Finished
 
 log = structlog.get_logger()
 
+# What no other worker would do better; all else only says that this one could not go on.
+_LASTING = frozenset({ErrorReason.ERROR_REASON_INVALID_REQUEST, ErrorReason.ERROR_REASON_INTERNAL})
+
 
 class Output(Protocol):
     """Where what is generated goes, by the index of its generation."""
@@ -36,6 +39,9 @@ class Output(Protocol):
 
     def on_finished(self, index: int, finished: Finished) -> None:
         """It ended well."""
+
+    def restart(self, index: int) -> bool:
+        """Forget what was generated; returns False where the client may have seen it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +84,7 @@ class Generations:
 
         Raises:
             ServiceError: no worker ran one to its end.
-            Refusal: it took too long, or one broke off after its first delta.
+            Refusal: it took too long, or one broke off when its client had seen a part.
         """
         retries = Retries(queue_timeout_s=self._times.queue_s)
         turn = self._ask(job, tuple(range(job.batch.size)), retries)
@@ -158,9 +164,9 @@ class Generations:
         call = self._workers.start(grant, request, attempt)
         try:
             return await self._watch(attempt)
-        except AttemptError:
-            if attempt.has_delta:
-                raise Refusal(502, BROKEN_OFF) from None
+        except AttemptError as failure:
+            if attempt.has_delta and not output.restart(index):
+                raise _broken_off(failure.error) from None
             raise
         finally:
             attempt.close()
@@ -180,6 +186,13 @@ class Generations:
             ended, _ = await asyncio.wait({attempt.ended}, timeout=wake_s)
             if ended:
                 return attempt.ended.result()
+
+
+def _broken_off(error: ServiceError) -> Exception:
+    """What the client is told of a failure in mid-stream: its own fault, or a bug, stays one."""
+    if error.detail.reason in _LASTING:
+        return error
+    return Refusal(502, BROKEN_OFF)
 
 
 class _Attempt:

@@ -29,6 +29,9 @@ class Reply(Protocol):
     def on_finished(self, index: int, finished: Finished) -> None:
         """A choice is complete."""
 
+    def restart(self, index: int) -> bool:
+        """Forget what a choice has; returns False where the client may have seen it."""
+
     async def finish(self, usage: Usage) -> web.StreamResponse:
         """All choices are; returns what the handler returns."""
 
@@ -45,7 +48,7 @@ class CollectedReply:
     def __init__(self, exchange: Exchange, form: Format, choices: int) -> None:
         self._exchange = exchange
         self._form = form
-        self._answers: Sequence[Answer] = [Answer() for _ in range(choices)]
+        self._answers = [Answer() for _ in range(choices)]
         self._reasons = [0] * choices
 
     def begin(self, index: int) -> None:
@@ -59,6 +62,11 @@ class CollectedReply:
     def on_finished(self, index: int, finished: Finished) -> None:
         """Keep the reason."""
         self._reasons[index] = finished.reason
+
+    def restart(self, index: int) -> bool:
+        """Forget: nothing of it was sent."""
+        self._answers[index] = Answer()
+        return True
 
     async def finish(self, usage: Usage) -> web.StreamResponse:
         """Answer."""
@@ -157,6 +165,10 @@ class StreamedReply:
         self._open -= 1
         if self._open and not self._stream.is_congested:
             self._write(choice.rest())
+
+    def restart(self, index: int) -> bool:  # noqa: ARG002 - no choice differs
+        """Nothing that was sent can be taken back."""
+        return False
 
     async def finish(self, usage: Usage) -> web.StreamResponse:
         """Send the last events."""

@@ -1,8 +1,8 @@
 """When a generation that failed on one worker is tried again, and where.
 
-Only before its first delta. A worker that refuses a lease costs a new place at the head of the
-queue; one that fails is left out, twice at most; and a request on which a worker died is tried once
-more at most, so that one that kills workers does not walk through the fleet.
+Only while its client has seen nothing of it. A worker that refuses a lease costs a new place at the
+head of the queue; one that fails is left out, twice at most; and a request on which a worker died
+is tried once more at most, so that one that kills workers does not walk through the fleet.
 """
 
 from edge.errors import AT_CAPACITY, REFUSED

@@ -1,5 +1,6 @@
 """What the edge does when a worker refuses, fails, dies or falls silent."""
 
+import asyncio
 import json
 
 import pytest
@@ -173,18 +174,103 @@ async def test_failure_in_mid_stream(start, body, how, writer):
         assert stack.workers[1].runs == []
 
 
-async def test_failure_of_a_begun_plain_reply(start, body):
-    """A plain reply has sent nothing, so a failure after the first delta is a real 502."""
-    async with start() as stack:
+@pytest.mark.parametrize("how", ["fails", "dies", "is silent"])
+async def test_failure_of_a_begun_plain_reply(start, body, how):
+    """A plain reply has shown nothing, so it is generated anew elsewhere, with the same seed."""
+    async with start(workers=2, silence_timeout_s=0.3) as stack:
 
         def script(run):
+            run.accept()
+            run.delta("Once")
+            if how == "fails":
+                run.fail(ErrorReason.ERROR_REASON_ENGINE_FAILED)
+            if how == "dies":
+                asyncio.get_running_loop().call_later(0.05, run.worker.drop_attaches)
+
+        stack.worker.script = script
+        response = await stack.client.post(CHAT, json=body())
+        assert response.status_code == 200
+        assert response.json()["choices"][0]["message"]["content"] == "Hello, wörld 😀!"
+        assert response.json()["usage"]["completion_tokens"] == 4
+        first, second = (worker.runs[0].request for worker in stack.workers)
+        assert first.sampling.seed == second.sampling.seed
+
+
+async def test_death_of_a_begun_plain_reply_is_survived_once(start, body):
+    """Deaths count alike before and after the first delta of a plain reply."""
+    async with start(workers=3) as stack:
+
+        def script(run):
+            run.accept()
+            run.delta("Once")
+            asyncio.get_running_loop().call_later(0.05, run.worker.drop_attaches)
+
+        for worker in stack.workers:
+            worker.script = script
+        response = await stack.client.post(CHAT, json=body())
+        assert error_of(response, 502) == "all backends refused the request"
+        assert [len(worker.runs) for worker in stack.workers] == [1, 1, 0]
+
+
+async def test_one_of_several_plain_choices_is_generated_anew(start, body):
+    """The others keep what they have."""
+    async with start(workers=2) as stack:
+
+        def script(run):
+            if run.request.generation == 0:
+                run.answer("First")
+                return
             run.accept()
             run.delta("Once")
             run.fail(ErrorReason.ERROR_REASON_ENGINE_FAILED)
 
         stack.worker.script = script
+        stack.workers[1].script = lambda run: run.answer("Second")
+        response = await stack.client.post(CHAT, json=body(n=2))
+        choices = response.json()["choices"]
+        assert [each["message"]["content"] for each in choices] == ["First", "Second"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "status", "kind", "message"),
+    [
+        ("INVALID_REQUEST", 400, "invalid_request_error", "the grammar is too large"),
+        ("INTERNAL", 500, "upstream_error", "internal error, please report the x-request-id"),
+    ],
+)
+async def test_reason_of_a_failure_in_mid_stream(start, body, reason, status, kind, message):
+    """What is the client's own fault, or a bug, is told as that after the first delta too."""
+    async with start() as stack:
+
+        def script(run):
+            run.accept()
+            run.delta("Once")
+            run.fail(ErrorReason.Value(f"ERROR_REASON_{reason}"), "the grammar is too large")
+
+        stack.worker.script = script
+        response = await stack.client.post(CHAT, json=body(stream=True))
+        assert response.status_code == 200
+        assert last_event(response.text)["error"] == {
+            "message": message,
+            "type": kind,
+            "code": status,
+        }
+
+
+async def test_invalid_request_of_a_begun_plain_reply(start, body):
+    """A plain request that turns out to be wrong in its midst is a 400, and nobody else is tried."""
+    async with start(workers=2) as stack:
+
+        def script(run):
+            run.accept()
+            run.delta("Once")
+            run.fail(ErrorReason.ERROR_REASON_INVALID_REQUEST, "the grammar is too large")
+
+        stack.worker.script = script
         response = await stack.client.post(CHAT, json=body())
-        assert error_of(response, 502) == "the backend failed before the answer was complete"
+        assert error_of(response, 400) == "the grammar is too large"
+        assert "retry-after" not in response.headers
+        assert stack.workers[1].runs == []
 
 
 async def test_early_headers(start, body, until):
