@@ -22,6 +22,7 @@ from edge.openai_schema import (
     Tool,
 )
 from edge.schema_errors import explain, whole_fields
+from fastrun.service.chat_template_kwargs import RESERVED
 
 RequestT = TypeVar("RequestT", bound=GenerationRequest)
 
@@ -47,20 +48,6 @@ _ONLY_IN_CHAT: Mapping[str, tuple[Any, ...]] = {
     "tools": ([],),
     "response_format": ({"type": "text"},),
 }
-# Variables of a chat template that say what the request's own fields say, or how it is rendered.
-_RESERVED_KWARGS = frozenset(
-    {
-        "add_generation_prompt",
-        "bos_token",
-        "chat_template",
-        "continue_final_message",
-        "documents",
-        "eos_token",
-        "messages",
-        "tokenize",
-        "tools",
-    }
-)
 _KWARGS_BYTES = 64 << 10
 _KWARGS_DEPTH = 16
 
@@ -175,7 +162,7 @@ def _check_format(request: ChatCompletionRequest) -> None:
 
 
 def _check_kwargs(kwargs: dict[str, Any]) -> None:
-    for name in sorted(_RESERVED_KWARGS & kwargs.keys()):
+    for name in sorted(RESERVED & kwargs.keys()):
         raise invalid(f"chat_template_kwargs.{name} cannot be set here")
     check_values(
         kwargs, "chat_template_kwargs", bytes_limit=_KWARGS_BYTES, depth_limit=_KWARGS_DEPTH

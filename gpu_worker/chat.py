@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from fastrun.service.chat_template_kwargs import RESERVED
 from fastrun.service.errors import ServiceError
 from fastrun.v1 import generation_pb2
 from fastrun.v1.error_pb2 import ErrorReason
@@ -29,21 +30,6 @@ EFFORTS = {
     ReasoningEffort.REASONING_EFFORT_MEDIUM: "medium",
     ReasoningEffort.REASONING_EFFORT_HIGH: "high",
 }
-# Variables of the template that are the worker's own.
-RESERVED = frozenset(
-    {
-        "add_generation_prompt",
-        "bos_token",
-        "chat_template",
-        "continue_final_message",
-        "eos_token",
-        "messages",
-        "raise_exception",
-        "strftime_now",
-        "tokenize",
-        "tools",
-    }
-)
 # Of values that templates print: as deep as a request may be.
 DEPTH = 256
 ANY_OBJECT = '{"type": "object"}'

@@ -73,15 +73,16 @@ class ChatTemplate:
         except jinja2.TemplateError as error:
             raise TemplateError(f"the model's chat template is broken: {error}") from error
 
-    def render(self, messages: Sequence[Message], **variables: Any) -> str:
+    def render(self, messages: Sequence[Message], /, **variables: Any) -> str:
         """Return the prompt's text, up to where the assistant begins to speak.
 
         Raises:
             TemplateError: the template raised, or the text has no end.
         """
         values = {"add_generation_prompt": True, **self._variables, **variables}
+        values["messages"] = messages
         try:
-            return self._bounded(messages=messages, **values)
+            return self._bounded(values)
         except TemplateError:
             raise
         except jinja2.TemplateError as error:
@@ -91,11 +92,11 @@ class ChatTemplate:
                 f"the model's chat template cannot render these messages: {type(error).__name__}"
             ) from error
 
-    def _bounded(self, **values: Any) -> str:
+    def _bounded(self, values: Mapping[str, Any]) -> str:
         deadline = self._clock() + RENDER_LIMIT_S
         left = RENDER_LIMIT_CHARACTERS
         parts = []
-        for part in self._template.generate(**values):
+        for part in self._template.generate(values):
             left -= len(part)
             if left < 0 or self._clock() > deadline:
                 raise TemplateError("the model's chat template makes too much of these messages")
@@ -132,7 +133,7 @@ class PromptEncoder:
         """Return the token ids of a text as it is; special tokens in it stay text."""
         return self._bos + self._tokenizer.encode(text, special=False)
 
-    def render(self, messages: Sequence[Message], **variables: Any) -> Rendered:
+    def render(self, messages: Sequence[Message], /, **variables: Any) -> Rendered:
         """Apply the template; special tokens in any text of messages and variables stay text.
 
         Raises:

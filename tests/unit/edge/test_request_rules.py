@@ -201,6 +201,8 @@ def test_whole_numbers_only(value):
         ),
         ({"chat_template_kwargs": "x"}, "chat_template_kwargs must be an object"),
         ({"chat_template_kwargs": {"tools": 1}}, "chat_template_kwargs.tools cannot be set here"),
+        ({"chat_template_kwargs": {"self": 1}}, "chat_template_kwargs.self cannot be set here"),
+        ({"chat_template_kwargs": {"range": 1}}, "chat_template_kwargs.range cannot be set here"),
         (
             {"chat_template_kwargs": {"a": "x" * 70000}},
             "chat_template_kwargs is longer than 65536 bytes",

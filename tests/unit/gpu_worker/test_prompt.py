@@ -1,9 +1,13 @@
 """From requests to what an engine takes."""
 
+import json
+import keyword
 from pathlib import Path
 
+import jinja2
 import pytest
 
+from fastrun.service.chat_template_kwargs import RESERVED
 from fastrun.v1.generation_pb2 import (
     ChatMessage,
     GenerateRequest,
@@ -218,6 +222,29 @@ def test_values_nested_too_deeply_are_refused():
     call = ToolCall(id="1", name="now", arguments=deep)
     history = [*HELLO, ChatMessage(role=Role.ROLE_ASSISTANT, tool_calls=[call])]
     assert make_tiny(messages=history).token_ids
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted(
+        {*RESERVED, *jinja2.Environment().globals, *keyword.kwlist}
+        | {"", "a b", "é", "__class__", "_", "missing", "undefined", "resolve", "blocks", "name"}
+    ),
+)
+@pytest.mark.parametrize("value", [1, None, "<|im_end|>", {"a": [1]}, []])
+def test_template_variables_of_any_name(name, value):
+    """A variable works or is refused by name, whatever Python or jinja means by it."""
+    given = json.dumps({name: value})
+    if name in RESERVED:
+        with pytest.raises(InvalidRequestError, match=f"must not set {name}"):
+            make_tiny(messages=HELLO, chat_template_kwargs_json=given)
+    else:
+        assert make_tiny(messages=HELLO, chat_template_kwargs_json=given).token_ids
+
+
+def test_what_jinja_calls_by_name_is_reserved():
+    """A template that calls `range` or `namespace` would break on a value of that name."""
+    assert set(jinja2.Environment().globals) <= RESERVED
 
 
 def test_off_is_off_however_it_is_said():

@@ -159,3 +159,15 @@ def test_a_template_tells_what_it_reads():
     """Its free variables, and not those that it sets itself."""
     assert {"tools", "messages"} <= ChatTemplate(source).reads
     assert ChatTemplate("{% set tools = 1 %}{{ tools }}{{ x }}").reads == {"x"}
+
+
+@pytest.mark.parametrize(
+    "name", ["self", "messages", "context", "values", "loop", "caller", "args"]
+)
+def test_variables_collide_with_nothing(name):
+    """A template sees a variable of any name, except that the messages are the messages."""
+    template = ChatTemplate("{{ messages[0].content }} {{ %s }}" % name)  # noqa: UP031 - braces
+    encoder = PromptEncoder(template, tokenizer)
+    text = encoder.render(turns("a"), **{name: "b"}).text
+    assert text.startswith("a ")
+    assert name in ("self", "messages") or text == "a b"
