@@ -5,6 +5,7 @@ an engine cannot hold a model to is refused by the worker.
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import unquote
@@ -18,6 +19,8 @@ SCHEMA_DEPTH = 64
 SCHEMA_NODES = 10_000
 _JSON_DEPTH = 200
 
+# Of RFC 6901. No list in a schema is longer, and int() takes no text of any length.
+_INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 _TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 
 
@@ -130,7 +133,7 @@ def _resolves(root: Any, pointer: str) -> bool:
         key = step.replace("~1", "/").replace("~0", "~")
         if isinstance(value, dict) and key in value:
             value = value[key]
-        elif isinstance(value, list) and key.isdecimal() and int(key) < len(value):
+        elif isinstance(value, list) and _INDEX.fullmatch(key) and int(key) < len(value):
             value = value[int(key)]
         else:
             return False

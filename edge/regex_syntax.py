@@ -9,7 +9,7 @@ import re
 PATTERN_LENGTH = 4096
 GROUP_DEPTH = 100
 
-_QUANTIFIER = re.compile(r"\{(\d{1,9})(?:(,)(\d{0,9}))?\}")
+_QUANTIFIER = re.compile(r"\{([0-9]{1,9})(?:(,)([0-9]{0,9}))?\}")
 _GROUP_HEADS = re.compile(r"\?(?::|=|!|<=|<!|P?<[A-Za-z_$][\w$]*>)")
 
 

@@ -23,6 +23,7 @@ NODE = {
         {"type": ["integer", "null"], "title": "t", "x-own": [1], "default": None},
         {"$defs": {"node": NODE, "a b": True}, "$ref": "#/$defs/node"},
         {"$defs": {"a b": {}}, "items": {"$ref": "#/%24defs/a%20b"}},
+        {"items": [{}, {}], "contains": {"$ref": "#/items/1"}, "not": {"$ref": "#/items/0"}},
         {"properties": {"a/b": {}, "c": {"$ref": "#/properties/a~1b"}, "d": {"$ref": "#"}}},
         {"type": "array", "items": {"minimum": 1, "maximum": 9}, "minItems": 3, "maxItems": 3.0},
         {"items": [{"type": "string"}, True], "prefixItems": [{}]},
@@ -67,6 +68,13 @@ def test_taken(schema):
             "s.patternProperties is not a valid regular expression: a group is not closed",
         ),
         ({"$ref": "#/$defs/missing"}, "s.$ref points to '#/$defs/missing', which does not exist"),
+        *(
+            (
+                {"items": [{}, {}], "$ref": f"#/items/{index}"},
+                f"s.$ref points to '{f'#/items/{index}'[:100]}', which does not exist",
+            )
+            for index in ("2", "01", "-1", "1_0", "\u0661", "\u00b2", "1" * 5000, "")
+        ),
         (
             {"$ref": "http://127.0.0.1:9/x.json"},
             "s.$ref must point into the schema itself, such as '#/$defs/x'",
