@@ -48,6 +48,7 @@ class Refusal(Exception):  # noqa: N818 - what a client is told; not always our 
         message: one sentence that says what to do.
         retry_after_s: at least 1; None leaves it to RETRY_AFTER_S.
         headers: further headers, such as Allow.
+        reason: a constant for logs, which must not hold the message: it may quote the client.
     """
 
     def __init__(
@@ -56,12 +57,15 @@ class Refusal(Exception):  # noqa: N818 - what a client is told; not always our 
         message: str,
         retry_after_s: int | None = None,
         headers: Mapping[str, str] | None = None,
+        *,
+        reason: str | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
         self.retry_after_s = retry_after_s
         self.headers = dict(headers or {})
+        self.reason = reason or TYPES[status]
 
     def body(self) -> bytes:
         """The error envelope, also what an error event of a stream holds."""
@@ -112,10 +116,16 @@ def refusal_of(error: Exception) -> Refusal:
     if isinstance(error, Refusal):
         return error
     if not isinstance(error, ServiceError):
-        return Refusal(500, INTERNAL)
+        return Refusal(500, INTERNAL, reason="internal")
     detail = error.detail
-    row = _ROWS.get(detail.reason, _ROWS[ErrorReason.ERROR_REASON_INTERNAL])
-    return Refusal(row.status, row.message or detail.message, _seconds(detail, row.status))
+    reason = detail.reason if detail.reason in _ROWS else ErrorReason.ERROR_REASON_INTERNAL
+    row = _ROWS[reason]
+    return Refusal(
+        row.status,
+        row.message or detail.message,
+        _seconds(detail, row.status),
+        reason=ErrorReason.Name(reason).removeprefix("ERROR_REASON_").lower(),
+    )
 
 
 def unknown_model(model: str) -> Refusal:

@@ -9,12 +9,13 @@ import structlog
 from aiohttp import web
 
 from edge.errors import Refusal, refusal_of
-from edge.http_server import SERVER, refusal_response
+from edge.http_server import REQUEST_ID, SERVER, refusal_response
+from fastrun.service.api_key import well_formed
 from fastrun.service.errors import ServiceError
+from fastrun.service.logs import trace
 
 log = structlog.get_logger()
 
-REQUEST_ID = "X-Request-Id"
 _CLIENT_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -33,7 +34,9 @@ class Exchange:
         # Records and leases go by this id, so a client must not be able to choose it.
         self.request_id = secrets.token_hex(12)
         client_id = request.headers.get(REQUEST_ID, "")
-        self.client_request_id = client_id if _CLIENT_ID.fullmatch(client_id) else None
+        # It is logged, so a key that was put there by mistake must not be taken.
+        is_id = _CLIENT_ID.fullmatch(client_id) and not well_formed(client_id)
+        self.client_request_id = client_id if is_id else None
         self._headers = headers
         self.endpoint = "none"
         """Name of the route, once it is found."""
@@ -60,8 +63,8 @@ class Exchange:
         """Note a failure for the log, and say what the client is told of it."""
         refusal = refusal_of(error)
         if not isinstance(error, (Refusal, ServiceError)):
-            log.error("request_failed", exc_info=error)
-        self.facts["failure"] = refusal.message
+            log.error("request_failed", trace=trace(error))
+        self.facts["failure"] = refusal.reason
         return refusal
 
     def json(self, body: bytes) -> web.Response:

@@ -94,7 +94,7 @@ class Generations:
                     return [await self._run_one(job, 0, turn, output)]
                 return await self._run_all(job, turn, output)
         except TimeoutError:
-            raise Refusal(502, TOO_LONG) from None
+            raise Refusal(502, TOO_LONG, reason="too_long") from None
         finally:
             self._scheduler.give_up(turn)
 
@@ -192,7 +192,7 @@ def _broken_off(error: ServiceError) -> Exception:
     """What the client is told of a failure in mid-stream: its own fault, or a bug, stays one."""
     if error.detail.reason in _LASTING:
         return error
-    return Refusal(502, BROKEN_OFF)
+    return Refusal(502, BROKEN_OFF, reason="broken_off")
 
 
 class _Attempt:

@@ -5,6 +5,7 @@ and how long it may read nothing before it is cut off.
 """
 
 import asyncio
+import secrets
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -13,17 +14,23 @@ from http import HTTPStatus
 from typing import Any, cast
 
 import structlog
-from aiohttp import StreamReader, web
+from aiohttp import HttpVersion11, StreamReader, web
+from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_exceptions import LineTooLong
+from aiohttp.http_parser import RawRequestMessage
 
 from edge.errors import INTERNAL, Refusal
+from fastrun.service.logs import trace
 
 log = structlog.get_logger()
 
 SERVER = "fastrun"
+REQUEST_ID = "X-Request-Id"
 STALL_CHECK_S = 1.0
 LINGER_S = 2.0
 MAX_HEADERS = 128
+UNPARSED = "UNKNOWN"
+"""What aiohttp calls the method of a head that it cannot read."""
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -47,13 +54,25 @@ class HttpServer(web.Server):
 
     def __init__(self, handler: Handler, limits: ConnectionLimits) -> None:
         # Without handler_cancellation a handler never learns that its client has left.
-        super().__init__(handler, handler_cancellation=True)
+        super().__init__(handler, handler_cancellation=True, request_factory=self._request)
         self._limits = limits
         self._event_loop = asyncio.get_running_loop()
 
     def __call__(self) -> "Connection":
         """Called by the event loop for each connection."""
         return Connection(self, self._limits, self._event_loop)
+
+    def _request(
+        self,
+        message: RawRequestMessage,
+        payload: StreamReader,
+        connection: web.RequestHandler,
+        writer: AbstractStreamWriter,
+        task: asyncio.Task[None],
+    ) -> web.BaseRequest:
+        if message.method == UNPARSED:  # aiohttp answers it as HTTP/1.0
+            message = message._replace(version=HttpVersion11)
+        return web.BaseRequest(message, payload, connection, writer, task, self._event_loop)
 
 
 class Connection(web.RequestHandler):
@@ -151,13 +170,20 @@ class Connection(web.RequestHandler):
         message: str | None = None,
     ) -> web.StreamResponse:
         """Answer what aiohttp refuses by itself, such as a malformed head."""
+        request_id = secrets.token_hex(12)
         if status == HTTPStatus.BAD_REQUEST:
             refusal = self._bad_head(exc, message)
-            log.info("request_refused", status=refusal.status, remote=request.remote)
+            log.info(
+                "request_refused",
+                request_id=request_id,
+                status=refusal.status,
+                remote=request.remote,
+            )
         else:
-            log.error("handler_failed", exc_info=exc)
+            where = trace(exc) if exc is not None else None
+            log.error("handler_failed", request_id=request_id, trace=where)
             refusal = Refusal(500, INTERNAL)
-        response = refusal_response(refusal, {})
+        response = refusal_response(refusal, {REQUEST_ID: request_id})
         response.force_close()
         return response
 
@@ -235,6 +261,7 @@ def refusal_bytes(refusal: Refusal) -> bytes:
                 "Content-Length": str(len(refusal.body())),
                 "Date": formatdate(usegmt=True),
                 "Server": SERVER,
+                REQUEST_ID: secrets.token_hex(12),
                 "Connection": "close",
             },
         )

@@ -47,7 +47,7 @@ class Models:
     async def _serving(self, exchange: Exchange) -> list[ModelCard]:
         await self._authenticator.caller(exchange.request.headers)
         if not self._scheduler.connected:
-            raise Refusal(503, NO_SCHEDULER)
+            raise Refusal(503, NO_SCHEDULER, reason="no_scheduler")
         return self._scheduler.catalogue.serving()
 
 

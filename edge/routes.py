@@ -11,7 +11,6 @@ from edge.exchange import Exchange
 
 Endpoint = Callable[[Exchange], Awaitable[web.StreamResponse]]
 
-SHOWN_PATH_LENGTH = 100
 # What other APIs have in place of a path of ours.
 _OTHER_WAYS = {
     "/responses": "/v1/chat/completions",
@@ -57,14 +56,14 @@ class Routes:
         for prefix, below in self._table.items():
             if prefix != "/" and prefix.endswith("/") and path.startswith(prefix):
                 return below
-        raise Refusal(404, self._hint(path))
+        raise Refusal(404, self._hint(path), reason="no_such_path")
 
     def _hint(self, path: str) -> str:
-        shown = path[:SHOWN_PATH_LENGTH]
+        """Say what to do, without the path: people paste keys and prompts into it."""
         meant = self._meant(path)
         if meant:
-            return f"there is no {shown}, use {meant}"
-        return f"there is no {shown}, GET / lists what there is"
+            return f"there is no such path, use {meant}"
+        return "there is no such path, GET / lists what there is"
 
     def _meant(self, path: str) -> str | None:
         """Guess the path for which this one was sent."""
@@ -78,7 +77,7 @@ class Routes:
             if path.endswith(below):
                 return each
             if below.endswith("/") and below in path:
-                return each + path.rpartition(below)[2][:SHOWN_PATH_LENGTH]
+                return f"{each}MODEL"
         return None
 
 

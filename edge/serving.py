@@ -21,7 +21,6 @@ from edge.stream_writer import ClientStream, PushStream, ResponseStream
 
 # Parsing more than this holds up the streams of others: it goes to a thread.
 INLINE_BYTES = 64 << 10
-MODEL_NAME_LENGTH = 200
 STREAMS: dict[str, type[PushStream | ResponseStream]] = {
     "push": PushStream,
     "response": ResponseStream,
@@ -73,7 +72,9 @@ class Serving:
             asked = decode(body, depth_limit=limit)
         else:
             asked = await asyncio.to_thread(decode, body, depth_limit=limit)
-        exchange.facts.update(model=asked.model[:MODEL_NAME_LENGTH], stream=bool(asked.stream))
+        exchange.facts["stream"] = bool(asked.stream)
+        if self._catalogue.card(asked.model):  # any other name is whatever a client wrote
+            exchange.facts["model"] = asked.model
         self._check_model(asked, len(body))
         return asked
 

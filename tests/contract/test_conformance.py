@@ -230,7 +230,7 @@ BODY = json.dumps({"model": "tiny", **CHAT}).encode()
         ("POST", "/chat/completions", {"Expect": "magic"}, 417, "100-continue"),
         ("GET", "/chat/completions", {}, 405, "use OPTIONS, POST here"),
         ("POST", "/models", {}, 405, "use GET, HEAD, OPTIONS here"),
-        ("POST", "/chat", {}, 404, "there is no /v1/chat"),
+        ("POST", "/chat", {}, 404, "there is no such path"),
         ("POST", "/responses", {}, 404, "use /v1/chat/completions"),
         ("POST", "/v1/chat/completions", {}, 404, "use /v1/chat/completions"),
         ("GET", "/models/nobody/knows-it", {}, 404, "model 'nobody/knows-it' does not exist"),

@@ -254,17 +254,21 @@ def parse(answer):
         (b"NONSENSE\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nHost: a\r\nBad Header: x\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n", 400),
         (b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n", 431),
         (b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 20_000 + b"\r\n\r\n", 431),
         (b"GET / HTTP/1.1\r\n" + b"X: a\r\n" * 200 + b"\r\n", 431),
     ],
-    ids=["line", "name", "length", "long target", "long header", "many headers"],
+    ids=["line", "name", "length", "long length", "long target", "long header", "many headers"],
 )
 async def test_malformed_http(start, sent, status):
     """What the HTTP server itself refuses comes in the same envelope."""
     async with start() as stack:
-        got, _, error = parse(await raw(stack.port, sent))
+        got, head, error = parse(await raw(stack.port, sent))
         assert got == status
+        assert head.startswith(b"http/1.1 ")
+        assert b"\r\nx-request-id: " in head
+        assert b"\r\nconnection: close" in head
         assert error["code"] == status
         assert error["type"] == "invalid_request_error"
 
@@ -286,6 +290,7 @@ async def test_slow_head(start):
         status, head, error = parse(await raw(stack.port, b"GET / HTTP/1.1\r\nHos"))
         assert (status, error["code"]) == (408, 408)
         assert b"connection: close" in head
+        assert b"x-request-id: " in head
 
 
 async def test_slow_body(start):
@@ -321,6 +326,8 @@ async def test_request_id(start, body):
         own = {"x-request-id": "my-id_1.2"}
         response = await stack.client.post(CHAT, json=body(), headers=own)
         assert response.headers["x-request-id"] == "my-id_1.2"
+        response = await stack.client.post(CHAT, json={}, headers={"x-request-id": stack.key})
+        assert response.headers["x-request-id"] != stack.key
         bad = {"x-request-id": "no spaces"}
         response = await stack.client.post(CHAT, json=body(stream=True), headers=bad)
         made = response.headers["x-request-id"]
