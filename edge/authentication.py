@@ -4,11 +4,12 @@ from __future__ import annotations  # grpc's classes are generic in their stubs 
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import grpc
 import grpc.aio
+from multidict import MultiMapping
 
 from edge.auth_cache import AuthCache
 from edge.errors import INVALID_KEY, KEYS_UNCHECKED, Refusal
@@ -75,19 +76,22 @@ class Authenticator:
         self._cache = cache
         self._wall_clock = wall_clock
 
-    async def caller(self, headers: Mapping[str, str]) -> Caller:
+    async def caller(self, headers: MultiMapping[str]) -> Caller:
         """Say who calls.
 
         Raises:
-            Refusal: 401; or 503 when nobody can say whether the key is good.
+            Refusal: 400 or 401; or 503 when nobody can say whether the key is good.
         """
-        found = _BEARER.fullmatch(headers.get("Authorization", "").strip())
+        sent = headers.getall("Authorization", [])
+        if len(sent) > 1:  # proxies differ in which of them they look at
+            raise Refusal(400, "send one Authorization header, not several")
+        found = _BEARER.fullmatch("".join(sent).strip())
         if found is None or not well_formed(found[1]):
             raise Refusal(401, INVALID_KEY)
         try:
             entry = await self._cache.entry(key_sha256(found[1]))
         except ServiceError:
-            raise Refusal(503, KEYS_UNCHECKED) from None
+            raise Refusal(503, KEYS_UNCHECKED, reason="keys_unchecked") from None
         if entry is None or not entry.may_call(self._wall_clock()):
             raise Refusal(401, INVALID_KEY)
         known = entry.known

@@ -42,6 +42,20 @@ async def test_scheme_in_any_case(start, scheme):
         assert (await status(stack, f"{scheme} {stack.key}"))[0] == 200
 
 
+async def test_several(start):
+    """Which of two keys counts is not for the edge to guess."""
+    async with start() as stack:
+        key = f"Bearer {stack.key}"
+        for headers in (
+            [("Authorization", key)] * 2,
+            [("Authorization", key), ("authorization", "")],
+        ):
+            response = await stack.client.get(MODELS, headers=headers)
+            assert response.status_code == 400
+            message = "send one Authorization header, not several"
+            assert response.json()["error"]["message"] == message
+
+
 @pytest.mark.parametrize(
     "fields",
     [
