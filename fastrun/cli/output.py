@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from fastrun.service.terminal import printable
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -23,7 +25,10 @@ def print_columns(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> No
 
 def columns(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
     """Lay out rows under titles; pure."""
-    cells = [[title.upper() for title in titles], *([str(cell) for cell in row] for row in rows)]
+    cells = [
+        [title.upper() for title in titles],
+        *([printable(str(cell)) for cell in row] for row in rows),
+    ]
     widths = [max(len(row[column]) for row in cells) for column in range(len(titles))]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

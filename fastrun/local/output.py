@@ -9,10 +9,11 @@ from contextlib import suppress
 from typing import Any, TextIO
 
 from fastrun.local.folder import State
+from fastrun.service.terminal import printable
 
 REPEAT_S = 10.0  # the same warning of a service is shown once in this time
 _SHOWN_LEVELS = ("warning", "error", "critical")
-_HIDDEN_FIELDS = ("event", "level", "logger", "service", "timestamp", "exception")
+_HIDDEN_FIELDS = ("event", "level", "logger", "service", "timestamp", "exception", "trace")
 # What a worker says while it makes a model ready: phase and percent, or neither at the last step.
 PROGRESS_EVENTS = ("model_preparing", "model_loading")
 
@@ -52,7 +53,7 @@ class Output:
         if event is not None and event.get("event") in PROGRESS_EVENTS:
             self._progress(event)
         elif self._verbose:
-            self.say(f"{service}: {line if event is None else described(event)}")
+            self.say(f"{service}: {printable(line) if event is None else described(event)}")
         elif event is not None and event.get("level") in _SHOWN_LEVELS and not self.quiet:
             self._warn(service, event)
 
@@ -72,7 +73,8 @@ class Output:
     def _progress(self, event: dict[str, Any]) -> None:
         if self._bar is None:
             self._bar = _Bar(self._stream, self._write)
-        self._bar.move(event.get("phase", "loading the model"), event.get("percent"))
+        phase = printable(str(event.get("phase", "loading the model")))
+        self._bar.move(phase, event.get("percent"))
 
     def _write(self, text: str) -> None:
         with suppress(OSError, ValueError):
@@ -110,9 +112,9 @@ class _Bar:
 
 
 def described(event: dict[str, Any]) -> str:
-    """One line for people out of a structured event."""
+    """One line for people out of a structured event; clients may have chosen its values."""
     fields = [f"{name}={value}" for name, value in event.items() if name not in _HIDDEN_FIELDS]
-    return " ".join([str(event.get("event", "")).replace("_", " "), *fields])
+    return printable(" ".join([str(event.get("event", "")).replace("_", " "), *fields]))
 
 
 def instructions(state: State, api_key: str, data: str, *, ephemeral: bool) -> str:

@@ -1,5 +1,6 @@
 """Logs as structured events: console on a terminal, JSON lines elsewhere, one formatter for all."""
 
+import io
 import logging
 import sys
 import traceback
@@ -8,7 +9,10 @@ from typing import Any, TextIO
 import orjson
 import structlog
 
+from fastrun.service.terminal import printable, printable_lines
+
 LEVELS = ("debug", "info", "warning", "error")
+_RENDERED_LATER = ("exc_info", "stack")  # by the console renderer, of lines of their own
 
 
 def configure(service: str, *, level: str = "info", stream: TextIO | None = None) -> None:
@@ -31,9 +35,7 @@ def configure(service: str, *, level: str = "info", stream: TextIO | None = None
     ]
     renderers: list[structlog.typing.Processor]
     if stream.isatty():
-        # The default shows local variables, among them prompts and keys.
-        plain = structlog.dev.plain_traceback
-        renderers = [structlog.dev.ConsoleRenderer(exception_formatter=plain)]
+        renderers = [_printable, structlog.dev.ConsoleRenderer(exception_formatter=_plain_trace)]
     else:
         renderers = [
             structlog.processors.format_exc_info,
@@ -82,6 +84,25 @@ def _named(service: str) -> structlog.typing.Processor:
         return event
 
     return add
+
+
+def _printable(
+    _logger: Any, _method: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """Make text of clients, also where it stands within another value, harmless to a terminal."""
+    return {
+        name: value
+        if name in _RENDERED_LATER or isinstance(value, int | float | None)
+        else printable(value if isinstance(value, str) else repr(value))
+        for name, value in event.items()
+    }
+
+
+def _plain_trace(stream: TextIO, exc_info: structlog.typing.ExcInfo) -> None:
+    """Write a trace without local variables, among which are prompts and keys."""
+    trace = io.StringIO()
+    structlog.dev.plain_traceback(trace, exc_info)
+    stream.write(printable_lines(trace.getvalue()))
 
 
 def _dumps(event: Any, **_options: Any) -> str:

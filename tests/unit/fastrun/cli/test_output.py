@@ -18,3 +18,8 @@ def test_no_rows():
 def test_moment():
     """Times are shown in UTC to the second."""
     assert moment(0.9) == "1970-01-01T00:00:00+00:00"
+
+
+def test_cells_are_printable():
+    """A name that somebody has given does not move the cursor."""
+    assert columns(("name",), [("\x1b[2J",)]) == ["NAME", r"\x1b[2J"]

@@ -50,6 +50,17 @@ def test_verbose(stream):
     assert stream.getvalue() == "edge: auth lost\nedge: Traceback\n"
 
 
+def test_text_of_clients(stream):
+    """What a client has chosen neither moves the cursor nor forges a line, logged well or not."""
+    output = Output(stream, verbose=True)
+    output.line_of("edge", event(path="/\x1b[2J\nedge: error: forged"))
+    output.line_of("edge", "GET /\x1b[2J")
+
+    assert stream.getvalue() == (
+        "edge: auth lost path=/\\x1b[2J\\nedge: error: forged\nedge: GET /\\x1b[2J\n"
+    )
+
+
 def test_repeated_warnings(stream):
     """The same warning of a service is shown once in ten seconds."""
     clock = Clock()

@@ -57,6 +57,43 @@ def test_exceptions_stay_in_their_line(lines):
     assert "ValueError: broken" in line["exception"]
 
 
+def test_a_trace_has_no_messages():
+    """Frames and types of an error and its causes, the first cause first; never their words."""
+
+    def fail():
+        try:
+            int("Swordfish")
+        except ValueError as error:
+            raise KeyError("Swordfish") from error
+
+    with pytest.raises(KeyError) as caught:
+        fail()
+    text = logs.trace(caught.value)
+    first, second = text.index("ValueError\n"), text.index("\nKeyError")
+    assert first < second
+    assert ", in fail\n" in text
+    assert "literal" not in text
+
+
+def test_terminal(lines):
+    """At a terminal no value, however deep, nor a trace's text moves the cursor or forges a line."""
+    stream = io.StringIO()
+    stream.isatty = lambda: True
+    logs.configure("edge", stream=stream)
+    log = structlog.get_logger()
+    log.warning("refused", path="/\x1b[2J\nforged", models=["\x1b]0;title\x07"])
+    logging.getLogger("aiohttp").warning("got %s", "\x1b[2J\nforged")
+    try:
+        raise ValueError("\x1b[2J")
+    except ValueError:
+        log.exception("call_failed")
+
+    text = stream.getvalue()
+    assert "ValueError: \\x1b[2J" in text
+    assert not [each for each in ("\x1b[2J", "\x1b]", "\x07") if each in text]
+    assert not any(line.startswith("forged") for line in text.splitlines())
+
+
 def test_level_filters(lines):
     """Debug events stay silent at the level info."""
     structlog.get_logger().debug("detail")
@@ -75,21 +112,3 @@ def test_stderr_is_the_default(capsys):
         root.handlers[:] = before[0]
         root.setLevel(before[1])
         structlog.reset_defaults()
-
-
-def test_a_trace_has_no_messages():
-    """Frames and types of an error and its causes, the first cause first; never their words."""
-
-    def fail():
-        try:
-            int("Swordfish")
-        except ValueError as error:
-            raise KeyError("Swordfish") from error
-
-    with pytest.raises(KeyError) as caught:
-        fail()
-    text = logs.trace(caught.value)
-    first, second = text.index("ValueError\n"), text.index("\nKeyError")
-    assert first < second
-    assert ", in fail\n" in text
-    assert "literal" not in text
