@@ -3,10 +3,41 @@
 import os
 from collections.abc import Mapping
 
+from fastrun.local.errors import LocalError
 from fastrun.local.folder import State
+from fastrun.service import config
 
 LOOPBACK = "127.0.0.1"
 _DIRECT = (LOOPBACK, "localhost")
+_PORT = "use --port to choose the public one"
+_STACK = "the parts of its stack find each other"
+# What makes separate services one stack is not for others to set; all else is. Each with its why.
+OWN = {
+    ("edge", "listen"): _PORT,
+    ("edge", "admin_listen"): "it takes a free port",
+    ("edge", "reuse_port"): "use --edges for several edges on one port",
+    ("edge", "auth_address"): _STACK,
+    ("edge", "scheduler_addresses"): _STACK,
+    ("auth", "listen"): "it takes a free port",
+    ("auth", "admin_listen"): "it takes a free port",
+    ("scheduler", "listen"): "it takes a free port",
+    ("scheduler", "admin_listen"): "it takes a free port",
+    ("worker", "listen"): "it takes a free port",
+    ("worker", "admin_listen"): "it takes a free port",
+    ("worker", "scheduler_addresses"): _STACK,
+}
+
+
+def check_own(environ: Mapping[str, str]) -> None:
+    """Make sure that nobody asks for what `fastrun up` would not heed.
+
+    Raises:
+        LocalError: one of OWN is set.
+    """
+    for (service, field), why in OWN.items():
+        if found := config.explicit(service, field, environ):
+            where, _ = found
+            raise LocalError(f"fastrun up sets {where} itself ({why}): leave it unset")
 
 
 def of_service(
@@ -20,7 +51,7 @@ def of_service(
     """The environment of one service.
 
     Args:
-        environ: our own; what it sets for the service stands where we set nothing.
+        environ: our own; what it sets for the service stands: see check_own().
         service: as its settings are named, such as `edge`.
         settings: by field name; a list becomes comma-separated, None is left out.
         ports: those that it has to have again after a restart; others are free ones.

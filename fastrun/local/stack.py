@@ -15,9 +15,9 @@ from fastrun.local.output import Output
 from fastrun.local.postgres import Postgres
 from fastrun.local.served_model import served_model
 from fastrun.local.supervised import Database, Part, Plan, Service, Surroundings, keep
+from fastrun.service import config
 
 LOAD_S = 900.0  # a worker may have to convert its model first
-DRAIN_S = 5.0  # what running answers get when all is stopped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +189,7 @@ class Stack:
     def _threads(self) -> int | None:
         """Share the cores among the workers; one alone takes them all by itself."""
         workers = self._options.workers
-        if workers == 1 or "FASTRUN_WORKER_THREADS" in self._around.environ:
+        if workers == 1 or config.explicit("worker", "threads", self._around.environ):
             return None
         return max(1, (os.cpu_count() or 1) // workers)
 
@@ -211,7 +211,6 @@ class Stack:
                     "reuse_port": count > 1 or None,
                 },
                 main_port="http",
-                grace_s=DRAIN_S,
             )
             edges.append(Service(plan, self._around, ports={"http": port}))
         return edges
@@ -226,7 +225,7 @@ def _database(folder: DataFolder, environ: Mapping[str, str]) -> Database | None
 
 
 def _has_pepper(environ: Mapping[str, str]) -> bool:
-    return any(name in environ for name in ("FASTRUN_AUTH_PEPPER", "FASTRUN_AUTH_PEPPER_FILE"))
+    return config.explicit("auth", "pepper", environ) is not None
 
 
 def _reserve(port: int) -> socket.socket:

@@ -13,10 +13,11 @@ from fastrun.local.errors import LocalError
 from fastrun.local.log_file import LogFile
 from fastrun.local.output import Output
 from fastrun.local.postgres import Postgres, PostgresError
+from fastrun.service import config
 
 BACKOFF_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 STEADY_S = 60.0  # who has run so long begins with the shortest wait again
-KILL_AFTER_S = 3.0  # beyond a service's own grace
+KILL_AFTER_S = 3.0  # beyond the grace that a user has chosen for a service
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +34,11 @@ class Plan:
     main_port: str = "grpc"
     start_s: float = 60.0
     """What it may take until it serves."""
-    grace_s: float = 2.0
-    """What it may take to finish what runs."""
+    stop_s: float = 5.0
+    """What it may take to end when all is stopped, unless a user has chosen its grace.
+
+    Its own grace is longer: it is for one that is drained by hand while the others go on.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +148,7 @@ class Service:
             environment.of_service(
                 around.environ,
                 plan.service,
-                {"grace_s": plan.grace_s, **plan.settings},
+                plan.settings,
                 self.ports,
                 main_port=plan.main_port,
             ),
@@ -162,13 +166,24 @@ class Service:
     async def stop(self) -> None:
         """Let it finish, within bounds. Idempotent."""
         if self._child is not None:
-            await self._child.stop(self.plan.grace_s + KILL_AFTER_S)
+            await self._child.stop(stop_limit_s(self.plan, self._around.environ))
         self._log.close()
 
     def kill_now(self) -> None:
         """End it at once and wait for nothing."""
         if self._child is not None:
             self._child.kill_now()
+
+
+def stop_limit_s(plan: Plan, environ: Mapping[str, str]) -> float:
+    """How long a service is waited for when all is stopped, in seconds."""
+    chosen = config.explicit(plan.service, "grace_s", environ)
+    if chosen is None:
+        return plan.stop_s
+    try:
+        return float(chosen[1]) + KILL_AFTER_S
+    except ValueError:  # with which the service has not started
+        return plan.stop_s
 
 
 class Database:

@@ -52,6 +52,7 @@ def run(request: Request) -> int:
     preflight.check_machine()
     preflight.check_packages()
     environ = dict(os.environ)
+    environment.check_own(environ)
     folder = (
         DataFolder.temporary()
         if request.ephemeral
@@ -147,7 +148,8 @@ class _Run:
         stopping.cancel()
         if not ended.done():
             process.terminate()
-        return await ended
+        status = await ended
+        return status if status >= 0 else 128 - status  # the guard itself was killed
 
     def _tell(self, state: State, api_key: str) -> None:
         if self._request.json:

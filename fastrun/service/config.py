@@ -72,6 +72,17 @@ def load(kind: type[T], service: str, environ: Mapping[str, str]) -> T:
     return kind(**values)
 
 
+def explicit(service: str, field: str, environ: Mapping[str, str]) -> tuple[str, Any] | None:
+    """Find out whether somebody has set a field, for who starts services and sets some itself.
+
+    Returns:
+        Where it is set, as people call the place, and its raw value; None: its default stands.
+    """
+    ignored: list[str] = []  # the service itself names all problems when it starts
+    table = _table(service, environ, ignored)
+    return _lookup(f"FASTRUN_{service.upper()}_{field.upper()}", field, environ, table, ignored)
+
+
 def load_or_exit(kind: type[T], service: str, environ: Mapping[str, str]) -> T:
     """Read the settings, or print every problem to stderr and exit with status 2."""
     try:

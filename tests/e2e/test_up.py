@@ -22,13 +22,19 @@ def kept(machine):
 
 
 @pytest.mark.parametrize(
-    ("command", "status"), [("exit 0", 0), ("exit 7", 7), ("kill -KILL $$", 128 + signal.SIGKILL)]
+    ("command", "status"),
+    [
+        ("sleep 300 & exit 0", 0),
+        ("sleep 300 & exit 7", 7),
+        ("sleep 300 & kill -KILL $$", 128 + signal.SIGKILL),
+        ("kill -KILL $PPID", 128 + signal.SIGKILL),
+    ],
 )
 def test_status_of_exec(machine, scripted, command, status):
     """A run with --exec ends with the status of its command and leaves nothing behind."""
     before = shared_memory()
 
-    done = machine.run("up", "--ephemeral", *scripted, "--exec", f"sleep 300 & {command}")
+    done = machine.run("up", "--ephemeral", *scripted, "--exec", command)
 
     assert done.returncode == status, done.stderr
     assert done.stdout == ""
@@ -174,6 +180,18 @@ def test_service_that_cannot_start(machine, scripted):
     assert machine.nothing_left()
 
 
+def test_setting_that_is_not_heeded(machine, scripted):
+    """A setting that `fastrun up` decides itself is refused, with the option to use instead."""
+    done = machine.run("up", "--ephemeral", *scripted, FASTRUN_EDGE_LISTEN="0.0.0.0:80")
+
+    assert done.returncode == 1
+    assert done.stderr == (
+        "fastrun: fastrun up sets FASTRUN_EDGE_LISTEN itself "
+        "(use --port to choose the public one): leave it unset\n"
+    )
+    assert machine.nothing_left()
+
+
 def test_model_that_is_not_there(machine):
     """A model that does not exist is named."""
     done = machine.run("up", "--ephemeral", "--model", "mine=/nowhere/model.gguf")
@@ -215,6 +233,29 @@ def test_dead_service_is_started_again(machine, scripted, eventually):
     up.process.send_signal(signal.SIGTERM)
     assert "worker ended with SIGKILL" in up.process.stderr.read()
     assert up.end() == 0
+
+
+def test_worker_drained_by_hand(machine, scripted):
+    """A worker that is asked to end finishes what runs, though all would stop sooner than that."""
+    up = machine.up(
+        *("--ephemeral", "--json", *scripted), FASTRUN_WORKER_SCRIPTED_TOKENS_PER_S="10"
+    ).wait_ready()
+    worker = next(pid for pid, name in machine.processes().items() if "-m gpu_worker" in name)
+    tokens = 60  # 6 s
+    with up.client() as client:
+        chunks = client.chat.completions.create(
+            model="scripted",
+            messages=[{"role": "user", "content": "Hello"}],
+            max_tokens=tokens,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        next(chunks)
+        os.kill(worker, signal.SIGTERM)
+        *_, last = chunks
+
+    assert last.usage.completion_tokens == tokens
+    assert up.stop() == 0
 
 
 def test_edges_and_workers(machine, scripted):

@@ -1,5 +1,14 @@
+import pytest
+
+from auth_service.config import Config as Auth
+from edge.config import Config as Edge
 from fastrun.local import environment
+from fastrun.local.errors import LocalError
 from fastrun.local.folder import State
+from gpu_worker.config import Config as Worker
+from scheduler.config import Config as Scheduler
+
+CONFIGS = {"auth": Auth, "edge": Edge, "scheduler": Scheduler, "worker": Worker}
 
 STATE = State(
     pid=1,
@@ -43,6 +52,32 @@ def test_service_settings():
     assert environ["FASTRUN_WORKER_REUSE_PORT"] == "true"
     assert environ["HOME"] == "/h"
     assert "FASTRUN_WORKER_MODEL" not in environ
+
+
+@pytest.mark.parametrize(("service", "field"), environment.OWN)
+def test_own_settings(service, field):
+    """What `fastrun up` would not heed is refused, not passed over in silence."""
+    name = f"FASTRUN_{service.upper()}_{field.upper()}"
+
+    assert field in CONFIGS[service].__struct_fields__
+    with pytest.raises(LocalError, match=f"fastrun up sets {name} itself .*: leave it unset"):
+        environment.check_own({name: "127.0.0.1:1"})
+
+
+def test_own_settings_in_a_file(tmp_path):
+    """A file of settings is heard like the environment."""
+    (tmp_path / "fastrun.toml").write_text('[edge]\nlisten = "0.0.0.0:80"\n')
+
+    with pytest.raises(LocalError, match="listen in FASTRUN_CONFIG"):
+        environment.check_own({"FASTRUN_CONFIG": str(tmp_path / "fastrun.toml")})
+
+
+def test_other_settings():
+    """All else is the user's to set, and reaches the service."""
+    ours = {"FASTRUN_WORKER_GRACE_S": "60", "FASTRUN_EDGE_LOG_LEVEL": "debug"}
+    environment.check_own(ours)
+
+    assert ours.items() <= environment.of_service(ours, "worker", {"model": None}, {}).items()
 
 
 def test_command_finds_the_stack():

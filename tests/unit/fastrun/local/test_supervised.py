@@ -3,7 +3,17 @@ import io
 
 from fastrun.local.errors import LocalError
 from fastrun.local.output import Output
-from fastrun.local.supervised import BACKOFF_S, STEADY_S, Backoff, keep
+from fastrun.local.supervised import (
+    BACKOFF_S,
+    KILL_AFTER_S,
+    STEADY_S,
+    Backoff,
+    Plan,
+    keep,
+    stop_limit_s,
+)
+
+EDGE = Plan(name="edge 2", module="edge", service="edge", stop_s=5)
 
 
 class Clock:
@@ -66,3 +76,10 @@ async def test_started_again(monkeypatch):
         "edge ended with SIGSEGV: starting it again in 0 s",
         "edge could not start: port 8000 is in use: starting it again in 0 s",
     ]
+
+
+def test_stop_limit():
+    """All are stopped quickly, unless somebody has chosen how long a service may take."""
+    assert stop_limit_s(EDGE, {"FASTRUN_WORKER_GRACE_S": "60"}) == 5
+    assert stop_limit_s(EDGE, {"FASTRUN_EDGE_GRACE_S": "60"}) == 60 + KILL_AFTER_S
+    assert stop_limit_s(EDGE, {"FASTRUN_EDGE_GRACE_S": "long"}) == 5

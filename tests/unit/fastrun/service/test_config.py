@@ -78,3 +78,22 @@ def test_exit_status_is_2(capsys):
         config.load_or_exit(Config, "edge", {})
     assert caught.value.code == 2
     assert capsys.readouterr().err == "edge: DATABASE_URL: must be set\n"
+
+
+@pytest.mark.parametrize(
+    ("environ", "found"),
+    [
+        ({}, None),
+        ({"FASTRUN_EDGE_PORT": "3"}, ("FASTRUN_EDGE_PORT", "3")),
+        ({"FASTRUN_EDGE_PORT_FILE": "port"}, ("FASTRUN_EDGE_PORT_FILE", "4")),
+        ({"FASTRUN_CONFIG": "fastrun.toml"}, ("port in FASTRUN_CONFIG", 1)),
+        ({"FASTRUN_AUTH_PORT": "3", "FASTRUN_CONFIG": "nowhere"}, None),
+    ],
+)
+def test_explicit(tmp_path, monkeypatch, environ, found):
+    """Who starts a service can tell what was set, and where, from what was left to it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "port").write_text("4\n")
+    (tmp_path / "fastrun.toml").write_text("[edge]\nport = 1\n")
+
+    assert config.explicit("edge", "port", environ) == found
