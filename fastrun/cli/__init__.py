@@ -1,23 +1,38 @@
 """The `fastrun` command."""
 
+import os
+import signal
 import sys
 
 OURS = ("auth_service", "edge", "fastrun", "gpu_worker", "scheduler")
+INTERRUPTED = 128 + signal.SIGINT
 
 
 def main() -> None:
     """Run the command line; every foreseeable failure is one sentence on stderr and status 1."""
+    interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if interruptible:
+        # While modules are loaded there is nothing to tidy up, and a trace would be no answer.
+        signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+    # gRPC's core writes lines of its own to stderr, such as when a server stops.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     if sys.platform not in ("linux", "darwin"):
         sys.exit("fastrun: runs on Linux and macOS: on Windows install it inside WSL 2")
     from fastrun.cli.app import make_app  # noqa: PLC0415 - elsewhere what it imports does not exist
     from fastrun.cli.errors import CommandError  # noqa: PLC0415 - beside its like
     from fastrun.local.errors import LocalError  # noqa: PLC0415 - beside its like
+    from fastrun.service.terminal import printable_lines  # noqa: PLC0415 - beside its like
 
     called = next((argument for argument in sys.argv[1:] if not argument.startswith("-")), None)
     try:
-        make_app(called)()
+        app = make_app(called)
+        if interruptible:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        app()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
     except (CommandError, LocalError) as error:
-        sys.exit(f"fastrun: {error}")
+        sys.exit(f"fastrun: {printable_lines(str(error))}")
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] in OURS:
             raise

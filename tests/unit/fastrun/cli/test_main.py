@@ -1,0 +1,87 @@
+import subprocess
+import sys
+
+import pytest
+
+# Interrupts itself: the signal comes where it is wanted, whatever the machine's speed.
+WHILE_LOADING = """
+from fastrun.cli import app
+
+def make_app(called):
+    os.kill(os.getpid(), signal.SIGINT)
+    raise AssertionError("it goes on")
+
+app.make_app = make_app
+"""
+WHILE_RUNNING = """
+from fastrun.cli import app
+from fastrun.cli.group import group
+
+def make_app(called):
+    made = group()
+    made.command()(lambda: os.kill(os.getpid(), signal.SIGINT))
+    return made
+
+app.make_app = make_app
+"""
+REFUSED = r"""
+from fastrun.cli import app
+from fastrun.cli.errors import CommandError
+
+def make_app(called):
+    raise CommandError("no model '\x1b[2J'")
+
+app.make_app = make_app
+"""
+
+
+@pytest.fixture
+def run():
+    """Run the command line in a process of its own, prepared by some code."""
+
+    def run(preparation, environ=None):
+        program = f"import os, signal, sys\n{preparation}\nfrom fastrun.cli import main\nmain()"
+        return subprocess.run(
+            [sys.executable, "-c", program],
+            check=False,
+            capture_output=True,
+            text=True,
+            env=environ,
+        )
+
+    return run
+
+
+@pytest.mark.parametrize("preparation", [WHILE_LOADING, WHILE_RUNNING], ids=["loading", "running"])
+def test_interrupted(run, preparation):
+    """Ctrl-C at any moment ends a command with status 130 and without a trace."""
+    done = run(preparation)
+
+    assert (done.returncode, done.stderr) == (130, "")
+
+
+def test_ignored_interrupts_stay_ignored(run):
+    """A command in a shell's background, which Ctrl-C is not for, goes on."""
+    done = run("signal.signal(signal.SIGINT, signal.SIG_IGN)" + WHILE_RUNNING)
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_refusal_is_printable(run):
+    """What others have chosen within a refusal does not reach the terminal as a command to it."""
+    done = run(REFUSED)
+
+    assert done.returncode == 1
+    assert done.stderr == "fastrun: no model '\\x1b[2J'\n"
+
+
+@pytest.mark.parametrize(
+    ("ours", "heeded"), [({}, "ERROR"), ({"GRPC_VERBOSITY": "DEBUG"}, "DEBUG")]
+)
+def test_grpc_is_quiet(run, ours, heeded):
+    """What gRPC itself writes is kept to errors unless somebody asks for more."""
+    show = WHILE_RUNNING.replace(
+        "os.kill(os.getpid(), signal.SIGINT)", "print(os.environ['GRPC_VERBOSITY'])"
+    )
+
+    assert run(show, ours).stdout == f"{heeded}\n"
