@@ -24,7 +24,7 @@ def issue(
     account: Annotated[str, typer.Argument(help="The account's name or id.")],
     name: Annotated[str, typer.Option(help="What the key is for.")] = "",
     days: Annotated[
-        float | None, typer.Option(min=0, help="The key ends after so many days.")
+        float | None, typer.Option(min=1, help="The key ends after so many days.")
     ] = None,
     auth: Auth = None,
     data: Data = None,
@@ -102,7 +102,15 @@ def _fields(key: admin_pb2.Key) -> dict[str, Any]:
         "account_id": key.account_id,
         "name": key.name,
         "prefix": key.prefix,
-        "state": KeyState.Name(key.state).removeprefix("KEY_STATE_").lower(),
+        "state": _state(key),
         "created_at": moment(key.created_at),
         "expires_at": moment(key.expires_at) if key.HasField("expires_at") else None,
     }
+
+
+def _state(key: admin_pb2.Key) -> str:
+    """Whether a key may call; one that has ended by itself is still active by its record."""
+    ended = key.HasField("expires_at") and key.expires_at <= time.time()
+    if ended and key.state == KeyState.KEY_STATE_ACTIVE:
+        return "expired"
+    return KeyState.Name(key.state).removeprefix("KEY_STATE_").lower()
