@@ -59,7 +59,7 @@ clean: ## Remove what was installed and made here
 # What is installed is remembered by empty files that are older than nothing they depend on.
 
 $(VENV)/.python:
-	@$(INSTALL) create
+	@$(INSTALL) create 1200
 	@touch $@
 
 $(VENV)/.local: requirements/local.txt $(VENV)/.python
@@ -72,7 +72,7 @@ $(VENV)/.dev: requirements/dev.txt $(VENV)/.python
 
 # An environment within the other: clients whose openai is older.
 $(VENV)/.openai2: requirements/openai2.txt $(VENV)/.python
-	@PYTHON='$(abspath $(BIN)/python)' requirements/install $(VENV)/openai2 create
+	@PYTHON='$(abspath $(BIN)/python)' requirements/install $(VENV)/openai2 create 700
 	@PYTHON='$(abspath $(BIN)/python)' requirements/install $(VENV)/openai2 locked requirements/openai2.txt
 	@touch $@
 
