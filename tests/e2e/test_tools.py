@@ -1,6 +1,9 @@
 """What an operator sees of a running stack."""
 
 import json
+import socket
+import struct
+from threading import Thread
 
 import grpc
 import pytest
@@ -83,3 +86,32 @@ def test_refusal_is_one_sentence(stack, shared_machine):
     assert done.returncode == 1
     assert done.stderr.startswith("fastrun: account 'nobody' does not exist")
     assert done.stderr.count("\n") == 1
+
+
+def http2_frame(kind, payload=b""):
+    return struct.pack(">I", len(payload))[1:] + bytes((kind, 0)) + bytes(4) + payload
+
+
+def test_server_that_goes_away(shared_machine):
+    """A server that turns a command away is told in our sentence alone, not in gRPC's own line."""
+
+    def turn_away(server):
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(1 << 16)
+            last_stream, internal_error = 0, 2
+            going = struct.pack(">II", last_stream, internal_error) + b"\x1b[2J"
+            connection.sendall(http2_frame(4) + http2_frame(7, going))
+            connection.recv(1 << 16)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = Thread(target=turn_away, args=(server,))
+        thread.start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        done = shared_machine.run("fleet", "--scheduler", address)
+        thread.join()
+
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"fastrun: nothing answers at {address}: start it with fastrun up, or say where it is\n"
+    )
