@@ -15,7 +15,7 @@ import structlog
 
 from gpu_worker.engine.cpu.batch import ContinuousBatch
 from gpu_worker.engine.cpu.blocks import BlockPool
-from gpu_worker.engine.cpu.constraint import Constraint, GrammarCompiler
+from gpu_worker.engine.cpu.grammar_compiler import GrammarCompiler
 from gpu_worker.engine.cpu.network import Network
 from gpu_worker.engine.cpu.sampler import sample
 from gpu_worker.engine.cpu.sequence import Sequence
@@ -130,7 +130,7 @@ class CpuEngine:
 
     async def compile(self, grammar: Grammar) -> None:
         """Check a grammar and keep it ready."""
-        await self._compile(grammar)
+        await self._compiler().check(grammar)
 
     async def generate(
         self,
@@ -142,7 +142,7 @@ class CpuEngine:
         resumed: int = 0,
     ) -> AsyncGenerator[StepOutput, None]:
         """Generate; max_tokens is cut to what the context holds."""
-        constraint = None if grammar is None else (await self._compile(grammar)).copy()
+        constraint = None if grammar is None else await self._compiler().begin(grammar)
         prompt = np.array(token_ids, np.int64)
         self._check(prompt, sampling, resumed)
         room = self._context_length - len(prompt)
@@ -209,12 +209,12 @@ class CpuEngine:
         self._fail_all(self._death)
         self._network.close()
 
-    async def _compile(self, grammar: Grammar) -> Constraint:
+    def _compiler(self) -> GrammarCompiler:
         if self._death is not None:
             raise EngineDeadError(self._death)
         if self._grammars is None:
             raise GrammarError("this model names no token that ends a turn, which grammars need")
-        return await self._grammars.compile(grammar)
+        return self._grammars
 
     def _check(self, prompt: npt.NDArray[np.int64], sampling: SamplingParams, resumed: int) -> None:
         """Let nothing reach the network that could harm other requests."""

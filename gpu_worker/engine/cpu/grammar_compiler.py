@@ -1,0 +1,153 @@
+"""Compiles grammars for one model's vocabulary, after they were tried out elsewhere."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from gpu_worker.engine.cpu.constraint import Constraint
+from gpu_worker.engine.cpu.known_grammars import Known, KnownGrammars
+from gpu_worker.engine.cpu.lark import lark, reason
+from gpu_worker.engine.cpu.trial import Trial
+from gpu_worker.engine.cpu.vocabulary import STACK_BYTES, Vocabulary
+from gpu_worker.engine.grammar import Grammar, GrammarError
+from gpu_worker.engine.protocol import EngineError
+
+KNOWN_GRAMMARS = 64
+READY_BYTES = 64 << 20
+MAX_BYTES = 16 << 20  # of one compiled grammar
+WAIT_S = 10.0
+# Processor time. Nearly every grammar takes a few milliseconds, so that the few that take longer
+# are begun anew in a lane of their own, where they wait for one another and nobody else does.
+QUICK_S = 0.25
+SLOW_S = 2.0
+QUICK_THREADS = 2
+TOO_COSTLY = "the grammar takes too much time or memory to compile: make it simpler"
+
+_Result = TypeVar("_Result")
+
+
+class GrammarCompiler:
+    """Makes constraints. What it found out of the last grammars it remembers."""
+
+    def __init__(self, tokenizer: Path, *, vocabulary: int, eos_ids: Sequence[int]) -> None:
+        """Begin to read the vocabulary, which takes some tenths of a second; compilations wait.
+
+        Args:
+            tokenizer: a tokenizer.json.
+            vocabulary: how many logits the model has.
+            eos_ids: the tokens that end a turn.
+        """
+        self._size = vocabulary
+        self._known = KnownGrammars[Constraint](count=KNOWN_GRAMMARS, ready_bytes=READY_BYTES)
+        self._trial = Trial(tokenizer, size=vocabulary, eos_ids=eos_ids)
+        self._quick = _threads(QUICK_THREADS, STACK_BYTES)
+        self._slow = _threads(1, STACK_BYTES)
+        self._vocabulary = self._quick.submit(
+            Vocabulary.read, tokenizer, size=vocabulary, eos_ids=eos_ids
+        )
+
+    async def check(self, grammar: Grammar) -> None:
+        """Find out whether a grammar can be compiled; then ``begin`` takes no longer than it must.
+
+        Raises:
+            GrammarError: it cannot be compiled, or takes too much time or memory.
+            EngineError: the grammars of others took the time; another worker may do better.
+        """
+        await self._find_out(grammar)
+
+    async def begin(self, grammar: Grammar) -> Constraint:
+        """Return a constraint at the grammar's beginning, of the caller's own.
+
+        Raises:
+            GrammarError: as for ``check``.
+            EngineError: as for ``check``.
+        """
+        known = await self._find_out(grammar)
+        ready = self._known.take(grammar)
+        if ready is not None:
+            return ready
+        lane = self._slow if known.is_slow else self._quick
+        async with _bounded_wait():
+            return await _run(lane, lambda: self._compile(known.text))
+
+    def close(self) -> None:
+        """Compile nothing more, and end the process in which grammars are tried out."""
+        for lane in (self._quick, self._slow):
+            lane.shutdown(wait=False, cancel_futures=True)
+        self._trial.close()
+
+    async def _find_out(self, grammar: Grammar) -> Known:
+        known = self._known.get(grammar)
+        if known is None:
+            async with _bounded_wait():
+                known = await _run(self._quick, lambda: self._try(grammar, is_slow=False))
+                if known is None:
+                    known = await _run(self._slow, lambda: self._try(grammar, is_slow=True))
+        assert known is not None, "the second trial finds out"
+        if known.refusal is not None:
+            raise GrammarError(known.refusal)
+        return known
+
+    # What follows runs in the threads.
+
+    def _try(self, grammar: Grammar, *, is_slow: bool) -> Known | None:
+        """Try a grammar out and compile it if it is harmless; None if that takes long to tell."""
+        known = self._known.get(grammar)  # an equal one may have waited just before this one
+        if known is not None:
+            return known
+        text = lark(grammar, self._vocabulary.result().special_tokens)
+        size = self._trial.run(text, cpu_limit_s=SLOW_S if is_slow else QUICK_S)
+        if size is None and not is_slow:
+            return None
+        made, refusal = self._compile_tried(text, size)
+        known = Known(text, size or 0, is_slow, refusal)
+        self._known.add(grammar, known, made)
+        return known
+
+    def _compile_tried(self, text: str, size: int | None) -> tuple[Constraint | None, str | None]:
+        if size is None or size > MAX_BYTES:
+            return None, TOO_COSTLY
+        try:
+            return self._compile(text), None
+        except GrammarError as error:
+            return None, str(error)
+
+    def _compile(self, text: str) -> Constraint:
+        matcher = self._vocabulary.result().matcher(text)
+        if matcher.is_error():
+            raise GrammarError(reason(matcher.get_error()))
+        made = Constraint(matcher, self._size)
+        # The first tokens cost most, and a grammar that allows nothing shows it only now.
+        made.allowed()
+        return made
+
+
+async def _run(lane: ThreadPoolExecutor, job: Callable[[], _Result]) -> _Result:
+    return await asyncio.get_running_loop().run_in_executor(lane, job)
+
+
+@asynccontextmanager
+async def _bounded_wait() -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(WAIT_S):
+            yield
+    except TimeoutError as error:
+        raise EngineError("this worker is too busy to compile a grammar now") from error
+
+
+def _threads(count: int, stack_bytes: int) -> ThreadPoolExecutor:
+    """Return an executor with that many threads, each with a stack of that many bytes."""
+    threads = ThreadPoolExecutor(count, thread_name_prefix="grammar-compiler")
+    before = threading.stack_size(stack_bytes)
+    try:
+        # A thread begins with its first task: none of these ends before all have begun.
+        barrier = threading.Barrier(count)
+        for task in [threads.submit(barrier.wait) for _ in range(count)]:
+            task.result()
+    finally:
+        threading.stack_size(before)
+    return threads

@@ -1,0 +1,71 @@
+"""A model's tokens as llguidance takes them, and how far it may go with a grammar."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import llguidance
+
+from gpu_worker.dialect.tokenizer import JsonTokenizer
+
+# The library recurses over chains of references; memory is taken only as far as it is needed.
+STACK_BYTES = 128 << 20
+# Work for one token, which everybody in the batch waits for: some 7 ms at the worst.
+STEP_FUEL = 100_000
+# Size of one generation's automaton, at up to 800 bytes a state: with all slots of a worker in use
+# by the worst grammars, some 500 MB. A string with a "maxLength" takes 5 states a character.
+MAX_STATES = 20_000
+
+
+class _Words:
+    """The tokens under the names that the library looks for; their bytes are the detokenizer's.
+
+    The library can read a tokenizer.json by itself, but takes some tokens for special that are
+    ordinary text.
+    """
+
+    bos_token_id = None
+
+    def __init__(self, tokenizer: JsonTokenizer, *, size: int, eos_ids: Sequence[int]) -> None:
+        self.special_tokens = {
+            text: token_id
+            for text, token_id in tokenizer.special_tokens.items()
+            if not tokenizer.token_bytes(token_id) and token_id < size
+        }
+        self.special_token_ids = list(self.special_tokens.values())
+        self.tokens = [tokenizer.token_bytes(token_id) for token_id in range(size)]
+        for text, token_id in self.special_tokens.items():
+            self.tokens[token_id] = text.encode()
+        self.eos_token_id = eos_ids[0]
+        self._tokenizer = tokenizer
+
+    def __call__(self, text: str) -> list[int]:
+        """Return the tokens of a text."""
+        return self._tokenizer.encode(text, special=False)
+
+
+class Vocabulary(NamedTuple):
+    """What grammars are compiled for."""
+
+    tokenizer: llguidance.LLTokenizer
+    special_tokens: dict[str, int]  # text and id of those that stand for no text of their own
+
+    @classmethod
+    def read(cls, tokenizer: Path, *, size: int, eos_ids: Sequence[int]) -> "Vocabulary":
+        """Read a tokenizer.json, which takes a second if it is large.
+
+        Args:
+            tokenizer: the file.
+            size: how many logits the model has; ids from the tokenizer's end on are never allowed.
+            eos_ids: the tokens that end a turn.
+        """
+        words = _Words(JsonTokenizer.from_file(tokenizer), size=size, eos_ids=eos_ids)
+        wrapper = llguidance.TokenizerWrapper(words)
+        return cls(llguidance.LLTokenizer(wrapper, eos_token=list(eos_ids)), words.special_tokens)
+
+    def matcher(self, text: str) -> llguidance.LLMatcher:
+        """Compile a grammar in the library's language, in a thread with a stack of STACK_BYTES."""
+        limits = llguidance.LLParserLimits(
+            step_lexer_fuel=STEP_FUEL, max_lexer_states=MAX_STATES, verbose_errors=False
+        )
+        return llguidance.LLMatcher(self.tokenizer, text, log_level=0, limits=limits)
