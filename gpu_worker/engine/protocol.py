@@ -100,6 +100,7 @@ class Engine(Protocol):
 
         Raises:
             GrammarError: this engine cannot hold a generation to it; names what it cannot do.
+            EngineError: it could not find out now; another worker may do better.
         """
 
     def generate(

@@ -244,6 +244,21 @@ async def test_grammar_that_becomes_too_costly(subject):
     assert subject.engine.stats().running == 0
 
 
+async def test_grammar_that_never_finishes_compiling(subject):
+    """It is refused, every time, and generations go on beside it and after it."""
+    patterns = [{"type": "string", "pattern": f"a.{{{i}}}b"} for i in range(1, 24)]
+    endless = Json(json.dumps({"allOf": patterns}))
+    beside = asyncio.create_task(subject.answer(Json(json.dumps(PERSON))))
+    for _ in range(2):
+        with pytest.raises(GrammarError, match="make it simpler"):
+            await subject.engine.compile(endless)
+        with pytest.raises(GrammarError, match="make it simpler"):
+            await subject.outputs(endless)
+    for text, finish in (await beside, await subject.answer(Json(json.dumps(PERSON)), seed=1)):
+        jsonschema.validate(json.loads(text), PERSON)
+        assert finish is Finish.STOP
+
+
 async def test_many_kinds_of_schemas(subject):
     """Each is kept to, cut at max_tokens, or refused for a keyword; nearly all are kept to."""
     counts = {"kept": 0, "cut": 0, "refused": 0}

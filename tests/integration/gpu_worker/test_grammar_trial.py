@@ -130,7 +130,7 @@ def test_close_leaves_no_process(trial):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs pidfd to see a stranger's end")
 def test_process_ends_with_the_worker():
-    """Also when the worker is killed, and while it tries a grammar."""
+    """Also when the worker is killed."""
     code = f"""
 import threading
 from pathlib import Path
