@@ -1,6 +1,5 @@
 """From the bytes of a request to one JSON object, or a refusal that says what is wrong."""
 
-import re
 from typing import Any
 
 import msgspec
@@ -11,9 +10,7 @@ from edge.errors import invalid
 MOST_CONTAINERS = 100_000
 
 _BOM = b"\xef\xbb\xbf"
-# Possessive, so that no input makes it go back.
-_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
-_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_NOT_MARKS = bytes(set(range(256)) - set(b'[]{}"'))
 
 
 def parse_object(body: bytes, *, depth_limit: int) -> dict[str, Any]:
@@ -39,7 +36,7 @@ def _check_nesting(body: bytes, depth_limit: int) -> None:
     """Refuse what would be costly to parse; of what is not JSON it may say either."""
     if body.count(b"[") + body.count(b"{") <= depth_limit:
         return
-    brackets = _STRING.sub(b"", body).translate(None, _NOT_BRACKETS)
+    brackets = _brackets(body)
     if len(brackets) > 2 * MOST_CONTAINERS:
         raise invalid(f"the body holds more than {MOST_CONTAINERS} arrays and objects")
     depth = 0
@@ -50,6 +47,17 @@ def _check_nesting(body: bytes, depth_limit: int) -> None:
                 raise invalid(f"the body is nested deeper than {depth_limit} levels")
         else:
             depth -= 1
+
+
+def _brackets(body: bytes) -> bytes:
+    """Return the brackets that stand in no string.
+
+    Each step goes through the bytes once, whatever they are, and lets other threads run after it.
+    """
+    unescaped = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    marks = unescaped.translate(None, _NOT_MARKS)
+    # Taking out pairs of quotes changes for no bracket whether it stands in a string.
+    return b"".join(marks.replace(b'""', b"").split(b'"')[::2])
 
 
 def _cause(error: Exception) -> str:

@@ -3,6 +3,8 @@
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edge.errors import Refusal
 from edge.json_body import MOST_CONTAINERS, parse_object
@@ -65,6 +67,39 @@ def test_not_json(body):
     message = refused(body)
     assert message.startswith("the body is not valid JSON: ")
     assert "hello" not in message
+
+
+@given(
+    st.recursive(
+        st.text(st.sampled_from('[]{}"\\\\ aé\n')) | st.integers() | st.none(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(st.sampled_from('[{"\\\\')), inner),
+        max_leaves=30,
+    ),
+    st.booleans(),
+)
+def test_depth_is_that_of_the_value(value, ascii_only):
+    """Brackets, quotes and backslashes within strings count for nothing."""
+    body = json.dumps({"a": value}, ensure_ascii=ascii_only).encode()
+    depth = depth_of(value) + 1
+    assert parse_object(body, depth_limit=depth) == {"a": value}
+    with pytest.raises(Refusal, match=f"deeper than {depth - 1} levels"):
+        parse_object(body, depth_limit=depth - 1)
+
+
+def depth_of(value):
+    if not isinstance(value, dict | list):
+        return 0
+    inner = value.values() if isinstance(value, dict) else value
+    return 1 + max(map(depth_of, inner), default=0)
+
+
+@pytest.mark.parametrize("filler", [b'\\"', b"\\\\", b'"', b'"[', b"\\", b'"\\', b"[]", b'""'])
+@pytest.mark.parametrize("opening", [b"", b'"'])
+def test_no_body_is_slow(filler, opening):
+    """Megabytes of quotes and backslashes are gone through once, or this test never ends."""
+    body = b'{"a":[' + b"[]," * 20 + opening + filler * 1_000_000
+    with pytest.raises(Refusal):
+        parse(body)
 
 
 @pytest.mark.parametrize("depth", [1, 9, 10, 11, 12, 100, 50_000])
