@@ -30,11 +30,8 @@ class ChatCompletions:
         # Reads the body; refuses all that can be refused without a worker.
         chat = await self._serving.read(exchange, decode_chat)
         # What workers are asked: n generations of the same conversation.
-        batch = generate_request.of_chat(
-            chat,
-            request_id=exchange.request_id,
-            cache_salt=caller.cache_salt,
-            seed=self._serving.seed(),
+        batch = await self._serving.batch(
+            exchange, chat, generate_request.of_chat, cache_salt=caller.cache_salt
         )
         # What the client gets: events as they come, or one document at the end.
         form = ChatFormat(exchange.request_id, chat)

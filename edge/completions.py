@@ -28,11 +28,8 @@ class Completions:
         exchange.facts.update(account_id=caller.account_id, key_id=caller.key_id)
         completion = await self._serving.read(exchange, decode_completion)
         # n generations of each prompt.
-        batch = generate_request.of_completion(
-            completion,
-            request_id=exchange.request_id,
-            cache_salt=caller.cache_salt,
-            seed=self._serving.seed(),
+        batch = await self._serving.batch(
+            exchange, completion, generate_request.of_completion, cache_salt=caller.cache_salt
         )
         form = CompletionFormat(exchange.request_id, completion)
         reply = self._serving.reply(exchange, completion, form, batch.size)

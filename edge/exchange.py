@@ -38,6 +38,8 @@ class Exchange:
         is_id = _CLIENT_ID.fullmatch(client_id) and not well_formed(client_id)
         self.client_request_id = client_id if is_id else None
         self._headers = headers
+        self.body_bytes = 0
+        """Length of the body, once it is read."""
         self.endpoint = "none"
         """Name of the route, once it is found."""
         self.facts: dict[str, object] = {}

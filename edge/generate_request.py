@@ -105,7 +105,9 @@ def seed_of(seed: int, index: int) -> int:
     return int.from_bytes(digest, "big") % SEEDS
 
 
-def of_chat(chat: ChatCompletionRequest, *, request_id: str, cache_salt: str, seed: int) -> Batch:
+def of_chat(
+    chat: ChatCompletionRequest, /, *, request_id: str, cache_salt: str, seed: int
+) -> Batch:
     """Build the generations of a chat completion.
 
     Args:
@@ -145,7 +147,7 @@ def of_chat(chat: ChatCompletionRequest, *, request_id: str, cache_salt: str, se
 
 
 def of_completion(
-    completion: CompletionRequest, *, request_id: str, cache_salt: str, seed: int
+    completion: CompletionRequest, /, *, request_id: str, cache_salt: str, seed: int
 ) -> Batch:
     """Build the generations of a text completion; see of_chat."""
     request = GenerateRequest(

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 
 from aiohttp import web
 
@@ -12,14 +12,16 @@ from edge.config import Config
 from edge.errors import invalid, unknown_model
 from edge.exchange import Exchange
 from edge.formats import Format
+from edge.generate_request import Batch
 from edge.generation import Generations, Job
 from edge.metrics import Metrics
 from edge.openai_schema import GenerationRequest
 from edge.reply import CollectedReply, Reply, StreamedReply
 from edge.request_body import read_body
 from edge.stream_writer import ClientStream, PushStream, ResponseStream
+from fastrun.v1.worker_pb2 import ModelCard
 
-# Parsing more than this holds up the streams of others: it goes to a thread.
+# Work on a larger body holds up the streams of others: it goes to a thread.
 INLINE_BYTES = 64 << 10
 STREAMS: dict[str, type[PushStream | ResponseStream]] = {
     "push": PushStream,
@@ -28,6 +30,9 @@ STREAMS: dict[str, type[PushStream | ResponseStream]] = {
 
 RequestT = TypeVar("RequestT", bound=GenerationRequest)
 RequestT_co = TypeVar("RequestT_co", bound=GenerationRequest, covariant=True)
+RequestT_contra = TypeVar("RequestT_contra", bound=GenerationRequest, contravariant=True)
+ArgumentsT = ParamSpec("ArgumentsT")
+ResultT = TypeVar("ResultT")
 
 
 class Decoder(Protocol[RequestT_co]):
@@ -35,6 +40,15 @@ class Decoder(Protocol[RequestT_co]):
 
     def __call__(self, body: bytes, *, depth_limit: int) -> RequestT_co:
         """Raises Refusal."""
+
+
+class Builder(Protocol[RequestT_contra]):
+    """Turns a request into what workers are asked."""
+
+    def __call__(
+        self, asked: RequestT_contra, /, *, request_id: str, cache_salt: str, seed: int
+    ) -> Batch:
+        """See edge.generate_request."""
 
 
 class Serving:
@@ -67,20 +81,31 @@ class Serving:
             limit_bytes=config.body_limit_bytes,
             timeout_s=config.body_timeout_s,
         )
-        limit = config.json_depth_limit
-        if len(body) <= INLINE_BYTES:
-            asked = decode(body, depth_limit=limit)
-        else:
-            asked = await asyncio.to_thread(decode, body, depth_limit=limit)
+        exchange.body_bytes = len(body)
+        asked = await _work(exchange, decode, body, depth_limit=config.json_depth_limit)
         exchange.facts["stream"] = bool(asked.stream)
         if self._catalogue.card(asked.model):  # any other name is whatever a client wrote
             exchange.facts["model"] = asked.model
-        self._check_model(asked, len(body))
+        if self._catalogue.surely_lacks(asked.model):
+            raise unknown_model(asked.model)
+        card = self._catalogue.card(asked.model)
+        # A body is never shorter than the texts in it, so most need no closer look.
+        if card and 0 < _longest_text_bytes(card) < len(body):
+            await _work(exchange, _check_length, asked, card)
         return asked
 
-    def seed(self) -> int:
-        """Make one for a client that sets none."""
-        return self._seeds.getrandbits(31)
+    async def batch(
+        self, exchange: Exchange, asked: RequestT, build: Builder[RequestT], *, cache_salt: str
+    ) -> Batch:
+        """Build what workers are asked; a client that sets no seed gets one."""
+        return await _work(
+            exchange,
+            build,
+            asked,
+            request_id=exchange.request_id,
+            cache_salt=cache_salt,
+            seed=self._seeds.getrandbits(31),
+        )
 
     def reply(self, exchange: Exchange, asked: GenerationRequest, form: Format, size: int) -> Reply:
         """Make what answers the client: a stream or one document, with so many choices."""
@@ -114,13 +139,24 @@ class Serving:
         finally:
             reply.release()
 
-    def _check_model(self, asked: GenerationRequest, body_bytes: int) -> None:
-        if self._catalogue.surely_lacks(asked.model):
-            raise unknown_model(asked.model)
-        card = self._catalogue.card(asked.model)
-        # A body is never shorter than the texts in it, so most need no closer look.
-        longest = card.context_length * card.longest_token_bytes if card else 0
-        if not card or not 0 < longest < body_bytes:
-            return
-        if any(len(text.encode()) > longest for text in asked.texts()):
-            raise invalid(f"the prompt is over the context window of {card.context_length} tokens")
+
+async def _work(
+    exchange: Exchange,
+    work: Callable[ArgumentsT, ResultT],
+    *args: ArgumentsT.args,
+    **kwargs: ArgumentsT.kwargs,
+) -> ResultT:
+    """Do what takes the longer, the larger the body is."""
+    if exchange.body_bytes <= INLINE_BYTES:
+        return work(*args, **kwargs)
+    return await asyncio.to_thread(work, *args, **kwargs)
+
+
+def _longest_text_bytes(card: ModelCard) -> int:
+    """Of what surely has more tokens than the context window; 0 when that is not known."""
+    return card.context_length * card.longest_token_bytes
+
+
+def _check_length(asked: GenerationRequest, card: ModelCard) -> None:
+    if any(len(text.encode()) > _longest_text_bytes(card) for text in asked.texts()):
+        raise invalid(f"the prompt is over the context window of {card.context_length} tokens")
