@@ -31,7 +31,9 @@ def convert(gguf: Path, folder: Path) -> None:
     link = folder / "model.gguf"
     link.symlink_to(gguf)
     with tempfile.TemporaryFile() as errors:
-        command = [sys.executable, "-m", "gpu_worker.engine.cpu.conversion", str(link)]
+        # As safe as the worker itself from modules in the working directory.
+        safe = ["-P"] if sys.flags.safe_path else []
+        command = [sys.executable, *safe, "-m", "gpu_worker.engine.cpu.conversion", str(link)]
         with subprocess.Popen(  # noqa: S603 - our own module
             command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors
         ) as process:

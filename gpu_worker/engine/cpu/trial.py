@@ -35,7 +35,9 @@ class Trial:
         """
         module = "gpu_worker.engine.cpu.trial_server"
         numbers = [str(number) for number in (size, *eos_ids)]
-        self._command = [sys.executable, "-m", module, str(tokenizer), *numbers]
+        # As safe as the worker itself from modules in the working directory.
+        safe = ["-P"] if sys.flags.safe_path else []
+        self._command = [sys.executable, *safe, "-m", module, str(tokenizer), *numbers]
         self._lock = threading.Lock()
         self._closed = False
         self._start()
