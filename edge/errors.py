@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from fastrun.service.errors import ServiceError
+from fastrun.service.errors import ServiceError, reason_name
 from fastrun.v1.error_pb2 import ErrorDetail, ErrorReason
 
 MESSAGE_CHARACTERS = 1000
@@ -124,7 +124,7 @@ def refusal_of(error: Exception) -> Refusal:
         row.status,
         row.message or detail.message,
         _seconds(detail, row.status),
-        reason=ErrorReason.Name(reason).removeprefix("ERROR_REASON_").lower(),
+        reason=reason_name(reason),
     )
 
 

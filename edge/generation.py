@@ -18,7 +18,7 @@ from edge.scheduler_link import SchedulerLink
 from edge.sse import FINISH_REASONS
 from edge.turns import Grant, Turn, Wish
 from edge.worker_link import Workers
-from fastrun.service.errors import ServiceError
+from fastrun.service.errors import ServiceError, reason_name
 from fastrun.v1.error_pb2 import ErrorDetail, ErrorReason
 from fastrun.v1.generation_pb2 import Accepted, Delta, Finished
 
@@ -119,7 +119,7 @@ class Generations:
             except AttemptError as failure:
                 held_s = time.monotonic() - started_at
                 pause_s = retries.after_attempt(failure, grant.worker_id, held_s)
-                reason = ErrorReason.Name(failure.error.detail.reason)
+                reason = reason_name(failure.error.detail.reason)
                 self._metrics.retried(reason)
                 log.info("generation_retried", worker_id=grant.worker_id, reason=reason)
             else:

@@ -13,6 +13,7 @@ from contextlib import aclosing
 import msgspec
 import structlog
 
+from fastrun.service import logs
 from fastrun.service.errors import ServiceError
 from fastrun.v1.error_pb2 import ErrorReason
 from fastrun.v1.generation_pb2 import FinishReason, GenerateRequest, Usage
@@ -126,9 +127,12 @@ class Generation:
         except EngineError as error:
             self._outcome.error = error
             self._fail(ErrorReason.ERROR_REASON_ENGINE_FAILED, str(error), "engine_failed")
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a bug of ours is this request's end alone
             self._outcome.error = error
-            log.exception("request_crashed", request_id=self._request.request_id)
+            # Without messages, which may quote a prompt.
+            log.error(  # noqa: TRY400 - see above
+                "request_crashed", request_id=self._request.request_id, trace=logs.trace(error)
+            )
             self._fail(ErrorReason.ERROR_REASON_INTERNAL, "internal error of the worker", "crashed")
         self._outcome.duration_s = self._clock() - self._began_at
         return self._outcome

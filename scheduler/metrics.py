@@ -4,6 +4,7 @@ from collections import Counter as Tally
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from fastrun.service.errors import reason_name
 from fastrun.v1.error_pb2 import ErrorReason
 from fastrun.v1.scheduler_pb2 import WatchFleetResponse
 
@@ -47,7 +48,7 @@ class Metrics:
 
     def rejected(self, reason: ErrorReason.ValueType) -> None:
         """Count a refusal."""
-        name = ErrorReason.Name(reason).removeprefix("ERROR_REASON_").lower()
+        name = reason_name(reason)
         self._rejections.labels(name).inc()
 
     def observe(self, view: WatchFleetResponse) -> None:

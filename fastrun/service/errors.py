@@ -32,6 +32,13 @@ STATUS: dict[int, grpc.StatusCode] = {
 }
 
 
+def reason_name(reason: ErrorReason.ValueType) -> str:
+    """Return the name of a reason for logs and metrics, also of one that a newer peer has."""
+    if reason not in ErrorReason.values():
+        return f"reason_{reason}"
+    return ErrorReason.Name(reason).removeprefix("ERROR_REASON_").lower()
+
+
 class ServiceError(Exception):
     """A refusal or failure with a reason that other services understand."""
 

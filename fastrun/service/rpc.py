@@ -13,7 +13,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from fastrun.service import errors
+from fastrun.service import errors, logs
 from fastrun.service.errors import ServiceError
 from fastrun.v1.error_pb2 import ErrorReason
 
@@ -181,7 +181,7 @@ async def _fail(context: grpc.aio.ServicerContext[Any, Any], error: Exception) -
         raise error
     if isinstance(error, ServiceError):
         await errors.abort(context, error)
-    log.error("call_failed", exc_info=error)
+    log.error("call_failed", trace=logs.trace(error))
     await errors.abort(
         context, ServiceError(ErrorReason.ERROR_REASON_INTERNAL, "internal error, see the logs")
     )

@@ -13,7 +13,7 @@ from scheduler.ports import Chance
 from scheduler.sessions import Sessions
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="module")
 def _quiet():
     """Thousands of joins and leaves are no news here."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("critical"))

@@ -36,3 +36,9 @@ def test_retry_time_survives_the_wire():
         error = errors.ServiceError(ErrorReason.ERROR_REASON_NO_SLOT, "x", retry_after_ms=after)
         detail = errors.ServiceError.of(error.detail).detail
         assert (detail.retry_after_ms if detail.HasField("retry_after_ms") else None) == after
+
+
+def test_a_reason_of_a_newer_peer_has_a_name():
+    """During an upgrade a peer may know reasons that this process does not."""
+    assert errors.reason_name(ErrorReason.ERROR_REASON_NO_SLOT) == "no_slot"
+    assert errors.reason_name(9999) == "reason_9999"

@@ -10,7 +10,7 @@ from fastrun.service import rpc
 
 @pytest.mark.parametrize("options", [rpc.CHANNEL_OPTIONS, rpc.SERVER_OPTIONS])
 def test_the_library_knows_every_option(options):
-    """gRPC ignores an option that it does not know, so that a misspelt one would do nothing."""
+    """An option that gRPC does not know is ignored, so that a misspelt one would do nothing."""
     library = Path(cygrpc.__file__).read_bytes()
     assert [name for name, _ in options if name.encode() not in library] == []
 
