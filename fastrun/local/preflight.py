@@ -1,18 +1,18 @@
 """What can be seen to be missing before anything is started, said in one sentence."""
 
 import platform
+import re
 import socket
 import sys
-from importlib.util import find_spec
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, distribution, requires
 
 from fastrun.local.environment import LOOPBACK
 from fastrun.local.errors import LocalError
 
 MACHINES = ("x86_64", "amd64", "aarch64", "arm64")
-_MODULES = (
-    *("aiohttp", "asyncpg"),
-    *("gguf", "jinja2", "llguidance", "numpy", "openvino", "openvino_genai", "tokenizers"),
-)
+_EXTRAS = ("cpu", "server")
+_REQUIREMENT = re.compile(r"""(?P<name>[\w.-]+).*\bextra == ['"](?P<extra>\w+)['"]""")
 
 
 def check_machine() -> None:
@@ -29,17 +29,34 @@ def check_machine() -> None:
 
 
 def check_packages() -> None:
-    """Make sure that the packages of the extra `local` are there.
+    """Make sure that what the extra `local` brings is there; a Postgres may also be the machine's.
 
     Raises:
         LocalError: one is missing.
     """
-    missing = [name for name in _MODULES if find_spec(name) is None]
-    if missing:
+    if missing := [name for name in needed(requires("fastrun") or ()) if not _is_there(name)]:
         raise LocalError(
             f"fastrun up needs packages that are missing here ({', '.join(missing)}): "
             "run pip install 'fastrun[local]'"
         )
+
+
+def needed(requirements: Iterable[str]) -> list[str]:
+    """Return the names of the packages that `fastrun up` needs, as our own metadata has them.
+
+    Args:
+        requirements: Requires-Dist lines, such as ``aiohttp>=3.14; extra == 'server'``.
+    """
+    matches = filter(None, map(_REQUIREMENT.match, requirements))
+    return [match["name"] for match in matches if match["extra"] in _EXTRAS]
+
+
+def _is_there(name: str) -> bool:
+    try:
+        distribution(name)
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 def check_port(port: int) -> None:
