@@ -16,6 +16,7 @@ from auth_service.metrics import Metrics
 from auth_service.servicer import AuthServicer
 from auth_service.store import Store
 from fastrun.service import config, lifecycle, logs
+from fastrun.service.config import host_and_port
 from fastrun.service.metrics import AdminServer
 from fastrun.service.rpc import RpcServer
 from fastrun.service.streams import backoff_s
@@ -41,8 +42,7 @@ class AuthService:
 
     async def start(self) -> Mapping[str, int]:
         """Wait for Postgres and serve."""
-        host, _, port = self._config.admin_listen.rpartition(":")
-        admin_port = self._admin.start(host, int(port))
+        admin_port = self._admin.start(*host_and_port(self._config.admin_listen))
         await self._await_schema()
         self._store = await Store.open(
             self._config.database_url,

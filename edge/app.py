@@ -29,6 +29,7 @@ from edge.routes import Endpoint, Route, Routes
 from edge.scheduler_link import SchedulerLink
 from edge.serving import Serving
 from edge.worker_link import Workers
+from fastrun.service.config import host_and_port
 from fastrun.service.metrics import AdminServer
 
 BACKLOG = 1024
@@ -77,12 +78,12 @@ class Edge:
             self._auth.reach(), name="reach-auth", context=Context()
         )
         await self._runner.setup()
-        host, port = address(self._config.listen)
+        host, port = host_and_port(self._config.listen)
         self._site = web.TCPSite(
             self._runner, host, port, backlog=BACKLOG, reuse_port=self._config.reuse_port or None
         )
         await self._site.start()
-        admin_port = self._admin.start(*address(self._config.admin_listen))
+        admin_port = self._admin.start(*host_and_port(self._config.admin_listen))
         return {"http": self._site.port, "admin": admin_port}
 
     async def drain(self) -> None:
@@ -171,12 +172,6 @@ class Edge:
 
 def _page(endpoint: Endpoint) -> dict[str, Endpoint]:
     return {"GET": endpoint, "HEAD": endpoint}
-
-
-def address(listen: str) -> tuple[str, int]:
-    """Split host:port."""
-    host, _, port = listen.rpartition(":")
-    return host.strip("[]"), int(port)
 
 
 def _connection_limits(config: Config) -> ConnectionLimits:

@@ -41,8 +41,7 @@ STATUSES: Mapping[int, str] = {
     413: "The body is too large.",
     415: "The body is not `application/json`, or it is compressed.",
     417: "`Expect` asks for something else than `100-continue`.",
-    429: "All slots for the model are busy and the queue is full or too slow, or a limit of the"
-    " account or key is reached.",
+    429: "All slots for the model are busy, and the queue is full or too slow.",
     431: "A header or the path is too long.",
     500: "A fault of this server; report the `x-request-id`.",
     502: "The servers that tried failed before the first token; a retry is safe.",

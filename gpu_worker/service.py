@@ -10,6 +10,7 @@ from typing import Any
 
 import structlog
 
+from fastrun.service.config import host_and_port
 from fastrun.service.lifecycle import StartError
 from fastrun.service.metrics import AdminServer
 from fastrun.service.rpc import RpcServer
@@ -73,7 +74,7 @@ class WorkerProcess:
                 "a worker needs its schedulers: set FASTRUN_WORKER_SCHEDULER_ADDRESSES, "
                 "or FASTRUN_WORKER_STANDALONE=true to do without"
             )
-        admin_port = self._admin.start(*_host_and_port(self._config.admin_listen))
+        admin_port = self._admin.start(*host_and_port(self._config.admin_listen))
         engine, model = await self._load()
         self._engine = engine
         self._vitals = Vitals(engine, self._slots, self._metrics)
@@ -189,7 +190,7 @@ class WorkerProcess:
         )
 
     def _identity(self, info: GetInfoResponse, port: int) -> WorkerHello:
-        host, _ = _host_and_port(self._config.listen)
+        host = self._config.listen.rpartition(":")[0]  # with the brackets of an IPv6 one
         if host in ("0.0.0.0", "[::]", "::", ""):  # noqa: S104 - compared, not bound
             host = socket.gethostname()
         return WorkerHello(
@@ -199,8 +200,3 @@ class WorkerProcess:
             model=info.model,
             slots=info.slots,
         )
-
-
-def _host_and_port(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    return host, int(port)

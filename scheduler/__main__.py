@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Mapping
 
 from fastrun.service import config, leases, lifecycle, logs
+from fastrun.service.config import host_and_port
 from fastrun.service.metrics import AdminServer
 from fastrun.service.rpc import RpcServer
 from fastrun.v1 import scheduler_pb2, scheduler_pb2_grpc
@@ -46,8 +47,7 @@ class Scheduler:
 
     async def start(self) -> Mapping[str, int]:
         """Serve."""
-        host, _, port = self._config.admin_listen.rpartition(":")
-        admin_port = self._admin.start(host, int(port))
+        admin_port = self._admin.start(*host_and_port(self._config.admin_listen))
         self._server.add(
             scheduler_pb2.DESCRIPTOR.services_by_name["SchedulerService"],
             scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server,

@@ -61,7 +61,7 @@ def up(
         bool, typer.Option("--ephemeral", help="Use a free port and leave nothing behind.")
     ] = False,
     reset: Annotated[
-        bool, typer.Option("--reset", help="Forget accounts, keys and usage of earlier runs.")
+        bool, typer.Option("--reset", help="Forget accounts and keys of earlier runs.")
     ] = False,
     data: Annotated[
         Path | None,

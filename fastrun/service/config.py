@@ -34,6 +34,12 @@ def environment(name: str) -> msgspec.Meta:
     return msgspec.Meta(extra={"environment": name})
 
 
+def host_and_port(address: str) -> tuple[str, int]:
+    """Split ``host:port``; an IPv6 host is in brackets there, and without them in the result."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
 def load(kind: type[T], service: str, environ: Mapping[str, str]) -> T:
     """Read the settings of one service.
 

@@ -97,3 +97,11 @@ def test_explicit(tmp_path, monkeypatch, environ, found):
     (tmp_path / "fastrun.toml").write_text("[edge]\nport = 1\n")
 
     assert config.explicit("edge", "port", environ) == found
+
+
+@pytest.mark.parametrize(
+    ("address", "parts"), [("127.0.0.1:80", ("127.0.0.1", 80)), ("[::1]:0", ("::1", 0))]
+)
+def test_an_address_falls_into_host_and_port(address, parts):
+    """The brackets of an IPv6 host belong to the address, not to the host."""
+    assert config.host_and_port(address) == parts
