@@ -11,7 +11,7 @@ import structlog
 from fastrun.service.lifecycle import StartError
 from fastrun.v1.worker_pb2 import ModelCard
 from gpu_worker.config import Config
-from gpu_worker.dialect import profile as profiles
+from gpu_worker.dialect import families
 from gpu_worker.dialect.chat_template import ChatTemplate, PromptEncoder, TemplateError
 from gpu_worker.engine.protocol import Engine
 from gpu_worker.generation import Model
@@ -56,7 +56,7 @@ def _scripted(config: Config) -> tuple[Engine, Model]:
         seconds_per_prompt_token=_seconds_per(config.scripted_prompt_tokens_per_s),
     )
     template = ChatTemplate(scripted.CHAT_TEMPLATE)
-    profile = profiles.find(template)
+    profile = families.find(template)
     model = Model(
         card=ModelCard(
             model=config.model.partition("=")[0] or SCRIPTED_NAME,
@@ -114,7 +114,7 @@ def _model(prepared: "PreparedModel", tokenizer: "Tokenizer", engine: Engine) ->
             "eos_token": prepared.eos_token,
         },
     )
-    profile = profiles.find(template)
+    profile = families.find(template)
     return Model(
         card=ModelCard(
             model=prepared.name,
@@ -126,13 +126,22 @@ def _model(prepared: "PreparedModel", tokenizer: "Tokenizer", engine: Engine) ->
         encoder=PromptEncoder(template, tokenizer, bos_id=prepared.bos_id),
         profile=profile,
         token_bytes=with_markers(tokenizer, profile.markers),
-        stop_token_ids=prepared.eos_ids,
+        stop_token_ids=with_stop_tokens(prepared.eos_ids, profile.stop_tokens, tokenizer),
         defaults=SamplingDefaults(
             temperature=1.0 if prepared.temperature is None else prepared.temperature,
             top_p=1.0 if prepared.top_p is None else prepared.top_p,
             top_k=prepared.top_k or 0,
         ),
     )
+
+
+def with_stop_tokens(
+    eos_ids: Iterable[int], texts: Iterable[str], tokenizer: "Tokenizer"
+) -> tuple[int, ...]:
+    """Return the tokens that end a turn: those of the model's files and of its family."""
+    special = tokenizer.special_tokens
+    family = (special[text] for text in texts if text in special)
+    return tuple(dict.fromkeys((*eos_ids, *family)))
 
 
 def with_markers(tokenizer: "Tokenizer", markers: Iterable[str]) -> Callable[[int], bytes]:

@@ -10,9 +10,9 @@ from fastrun.v1.generation_pb2 import GenerateRequest
 from fastrun.v1.worker_pb2 import ModelCard
 from gpu_worker import chat
 from gpu_worker.chat import ROLES, InvalidRequestError
+from gpu_worker.dialect.answer import AnswerParser
 from gpu_worker.dialect.chat_template import PromptEncoder, TemplateError
-from gpu_worker.dialect.constraint import after_thought, constraint
-from gpu_worker.dialect.parser import Parser, Thinking
+from gpu_worker.dialect.parser import Parser
 from gpu_worker.dialect.profile import Profile
 from gpu_worker.engine.grammar import Grammar, Json
 from gpu_worker.engine.protocol import SamplingParams
@@ -49,7 +49,7 @@ class Prompt(msgspec.Struct, frozen=True):
 
     token_ids: list[int]
     sampling: SamplingParams
-    parser: Parser
+    parser: AnswerParser
     grammar: Grammar | None = None
 
 
@@ -136,7 +136,7 @@ def characters(request: GenerateRequest) -> int:
 
 def _continued(
     request: GenerateRequest, encoder: PromptEncoder
-) -> tuple[list[int], Parser, Grammar | None]:
+) -> tuple[list[int], AnswerParser, Grammar | None]:
     """Read a raw text, whose continuation is content and nothing else."""
     token_ids = encoder.raw(request.prompt)
     if not token_ids:
@@ -147,7 +147,7 @@ def _continued(
 
 def _answered(
     request: GenerateRequest, encoder: PromptEncoder, profile: Profile
-) -> tuple[list[int], Parser, Grammar | None]:
+) -> tuple[list[int], AnswerParser, Grammar | None]:
     """Read a conversation, and the answer as its model writes it."""
     asked = chat.read(request)
     messages, variables = profile.template_input(asked.messages, asked.shown_tools, asked.effort)
@@ -157,23 +157,16 @@ def _answered(
     except TemplateError as error:
         raise InvalidRequestError(str(error)) from error
     thinking = profile.thinking_after(rendered.text)
-    grammar = constraint(
+    grammar = profile.grammar(
+        thinking=thinking,
+        thinks=profile.asks_to_think(variables),
         schema=asked.schema,
-        calls=profile.calls,
         tools=asked.tools,
         forced=asked.forced,
         several=asked.most_calls is None,
     )
-    # A model that cannot be told not to think is kept from it by the grammar.
-    if grammar is not None and (profile.asks_to_think(variables) or thinking is Thinking.OPEN):
-        grammar = after_thought(grammar, thoughts=profile.thoughts, thinking=thinking)
-    parser = Parser(
-        markers=profile.thoughts,
-        thinking=thinking,
-        calls=profile.calls if asked.tools else None,
-        names=frozenset(tool.name for tool in asked.tools),
-        most_calls=asked.most_calls,
-        stops=request.stop,
+    parser = profile.parser(
+        thinking=thinking, tools=asked.tools, most_calls=asked.most_calls, stops=request.stop
     )
     return encoder.token_ids(rendered), parser, grammar
 

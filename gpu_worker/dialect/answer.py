@@ -1,11 +1,12 @@
 """What a generation says so far: its token ids, taken apart."""
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import msgspec
 
 from gpu_worker.dialect.detokenizer import Detokenizer
-from gpu_worker.dialect.parser import Parser
+from gpu_worker.dialect.output import Output
 from gpu_worker.dialect.tools import CallPiece
 
 
@@ -18,10 +19,32 @@ class Shown(msgspec.Struct, frozen=True):
     token_count: int  # of the tokens given, up to the one that ends the answer
 
 
+class AnswerParser(Protocol):
+    """Takes text apart; what has come out depends on the text alone, not on how it was cut."""
+
+    @property
+    def output(self) -> Output:
+        """Where what comes out gathers."""
+
+    @property
+    def in_thought(self) -> bool:
+        """What came last belongs to a thought."""
+
+    @property
+    def undecided(self) -> bool:
+        """What came last may belong to a thought."""
+
+    def feed(self, text: str) -> None:
+        """Take more text, unless the answer has ended."""
+
+    def end(self, *, cut: bool) -> None:
+        """Take the end of the text; cut: by max_tokens, not by the model."""
+
+
 class Answer:
     """Token ids to what is shown of them. All of it depends on the ids alone, not on the calls."""
 
-    def __init__(self, token_bytes: Callable[[int], bytes], parser: Parser) -> None:
+    def __init__(self, token_bytes: Callable[[int], bytes], parser: AnswerParser) -> None:
         """Begin before the first token.
 
         Args:
@@ -30,18 +53,19 @@ class Answer:
         """
         self._detokenizer = Detokenizer(token_bytes)
         self._parser = parser
+        self._output = parser.output
         self._undecided = 0
         self.reasoning_tokens = 0
 
     @property
     def ended(self) -> bool:
         """A stop text has matched, or all calls have been made; what follows does not count."""
-        return self._parser.ended
+        return self._output.ended
 
     @property
     def called(self) -> bool:
         """A function has been called."""
-        return self._parser.call_count > 0
+        return self._output.call_count > 0
 
     def feed(self, token_ids: Sequence[int]) -> Shown:
         """Take tokens."""
@@ -56,7 +80,7 @@ class Answer:
                 self._undecided = 0
             else:
                 self._undecided = self._undecided + 1 if parser.undecided else 0
-            if parser.ended:
+            if self._output.ended:
                 break
         return self._taken(count)
 
@@ -75,12 +99,12 @@ class Answer:
         return self._taken(0)
 
     def _taken(self, token_count: int) -> Shown:
-        parser = self._parser
+        output = self._output
         shown = Shown(
-            content="".join(parser.content),
-            reasoning="".join(parser.reasoning),
-            calls=parser.calls,
+            content="".join(output.content),
+            reasoning="".join(output.reasoning),
+            calls=output.calls,
             token_count=token_count,
         )
-        parser.content, parser.reasoning, parser.calls = [], [], []
+        output.content, output.reasoning, output.calls = [], [], []
         return shown

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from gpu_worker.dialect.calls import CallFormat
-from gpu_worker.dialect.parser import Thinking, ThoughtMarkers
+from gpu_worker.dialect.thinking import Thinking, ThoughtMarkers
 from gpu_worker.dialect.tools import Tool
 from gpu_worker.engine.grammar import Choice, Free, Grammar, Json, Literal
 from gpu_worker.engine.grammar import Sequence as InTurn
@@ -44,7 +44,8 @@ def after_thought(
     """Return the grammar of an answer and what may be thought before it."""
     if thoughts is None or thinking is Thinking.NO:
         return answer
-    rest = (Free(thoughts.end), Literal(thoughts.after), answer)
+    after = (Literal(thoughts.after),) if thoughts.after else ()
+    rest = (Free(thoughts.end), *after, answer)
     if thinking is Thinking.OPEN:
         return InTurn(rest)
     return Choice((InTurn((Literal(thoughts.begin), *rest)), answer))

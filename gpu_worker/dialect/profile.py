@@ -1,11 +1,6 @@
-"""How a model speaks, found from its own chat template.
+"""How a model speaks: what its template takes, and how its answers are read and held to a form.
 
-The rules, in order; a later family puts its own before the last:
-
-* A template that writes ``<think>`` belongs to a model that thinks between those tags.
-* One that reads ``tools`` and writes ``<tool_call>`` has Hermes' calls, and is given the tools.
-* For any other, tools are described in words of ours, with Hermes' calls: a model without training
-  in calls still makes them where it is held to them by a grammar.
+This is what most families share; a family that differs overrides it in its own module.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,22 +8,26 @@ from typing import Any
 
 import msgspec
 
+from gpu_worker.dialect.answer import AnswerParser
 from gpu_worker.dialect.calls import CallFormat
-from gpu_worker.dialect.chat_template import ChatTemplate
-from gpu_worker.dialect.hermes import Hermes
-from gpu_worker.dialect.hermes_reader import OPENING
-from gpu_worker.dialect.parser import Thinking, ThoughtMarkers
+from gpu_worker.dialect.constraint import after_thought, constraint
+from gpu_worker.dialect.messages import Message, within
+from gpu_worker.dialect.parser import Parser
+from gpu_worker.dialect.template_traits import Traits
+from gpu_worker.dialect.thinking import Thinking, ThoughtMarkers
 from gpu_worker.dialect.tools import Tool
-
-THINK_TAGS = ThoughtMarkers(begin="<think>", end="</think>", after="\n\n")
+from gpu_worker.engine.grammar import Grammar
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """What a template and a parser need to know of a model."""
 
-    thoughts: ThoughtMarkers | None  # None: the model does not think
+    family: str
+    traits: Traits
     calls: CallFormat
-    template_takes_tools: bool
+    thoughts: ThoughtMarkers | None = None  # None: the model does not think
+    can_be_kept_from_thinking: bool = True
+    stop_tokens: tuple[str, ...] = ()  # end a turn, besides those that the model declares
 
     @property
     def markers(self) -> frozenset[str]:
@@ -40,11 +39,13 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     def features(self) -> list[str]:
         """What a request may ask of the model."""
         features = ["tools", "structured_output", "logprobs"]
-        return [*features, "reasoning"] if self.thoughts else features
+        if not self.thoughts:
+            return features
+        return [*features, "reasoning" if self.can_be_kept_from_thinking else "reasoning: always"]
 
     def template_input(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Tool], effort: str | None
-    ) -> tuple[Sequence[Mapping[str, Any]], dict[str, Any]]:
+        self, messages: Sequence[Message], tools: Sequence[Tool], effort: str | None
+    ) -> tuple[Sequence[Message], dict[str, Any]]:
         """Return messages and variables as this model's template wants them.
 
         Args:
@@ -52,14 +53,17 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
             tools: to show to the model.
             effort: of reasoning; None switches it off.
         """
+        variables = self.switches(effort)
+        if tools:
+            variables["tools"] = [tool.as_template_value() for tool in tools]
+        return within(self.traits, messages), variables
+
+    def switches(self, effort: str | None) -> dict[str, Any]:
+        """Return the template's variables that switch thinking on or off."""
         variables: dict[str, Any] = {"enable_thinking": effort is not None}
         if effort is not None:
             variables["reasoning_effort"] = effort
-        if not self.template_takes_tools:
-            return self.calls.in_words(messages, tools), variables
-        if tools:
-            variables["tools"] = [tool.as_template_value() for tool in tools]
-        return messages, variables
+        return variables
 
     def asks_to_think(self, variables: Mapping[str, Any]) -> bool:
         """Tell whether the template's variables switch thinking on."""
@@ -73,15 +77,59 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         if self.thoughts is None:
             return Thinking.NO
         end = prompt.rstrip()
-        if end.endswith(self.thoughts.begin):
+        if end.endswith(self.thoughts.begin.rstrip()):
             return Thinking.OPEN
         return Thinking.NO if end.endswith(self.thoughts.end) else Thinking.MAYBE
 
+    def parser(
+        self,
+        *,
+        thinking: Thinking,
+        tools: Sequence[Tool],
+        most_calls: int | None,
+        stops: Sequence[str],
+    ) -> AnswerParser:
+        """Return what takes one answer apart.
 
-def find(template: ChatTemplate) -> Profile:
-    """Return the profile of the model that a template belongs to."""
-    return Profile(
-        thoughts=THINK_TAGS if THINK_TAGS.begin in template.source else None,
-        calls=Hermes(),
-        template_takes_tools="tools" in template.reads and OPENING in template.source,
-    )
+        Args:
+            thinking: where it begins.
+            tools: that may be called.
+            most_calls: the answer ends after so many; None for any number.
+            stops: texts that end the content.
+        """
+        return Parser(
+            markers=self.thoughts,
+            thinking=thinking,
+            calls=self.calls if tools or self.calls.are_control_tokens else None,
+            tools=tools,
+            most_calls=most_calls,
+            stops=stops,
+        )
+
+    def grammar(
+        self,
+        *,
+        thinking: Thinking,
+        thinks: bool,
+        schema: str | None,
+        tools: Sequence[Tool],
+        forced: bool,
+        several: bool,
+    ) -> Grammar | None:
+        """Return what one answer, its thought included, is held to; None for anything.
+
+        Args:
+            thinking: where it begins.
+            thinks: the model has been asked to think, and may.
+            schema: of the content.
+            tools: that may be called.
+            forced: at least one of them has to be.
+            several: more than one call may be made.
+        """
+        answer = constraint(
+            schema=schema, calls=self.calls, tools=tools, forced=forced, several=several
+        )
+        # A model that cannot be told not to think is kept from it by the grammar.
+        if answer is None or not (thinks or thinking is Thinking.OPEN):
+            return answer
+        return after_thought(answer, thoughts=self.thoughts, thinking=thinking)

@@ -23,7 +23,7 @@ from fastrun.v1.generation_pb2 import (
 from fastrun.v1.worker_pb2 import ModelCard
 from gpu_worker import prompt
 from gpu_worker.chat import InvalidRequestError
-from gpu_worker.dialect import profile as profiles
+from gpu_worker.dialect import families
 from gpu_worker.dialect.chat_template import ChatTemplate, PromptEncoder
 from gpu_worker.dialect.tokenizer import JsonTokenizer
 from gpu_worker.engine.grammar import Choice, Json, Sequence
@@ -34,7 +34,7 @@ from gpu_worker.prompt import SamplingDefaults
 CARD = ModelCard(model="m", context_length=100, longest_token_bytes=10)
 TEMPLATE = "{% for m in messages %}{{ m.role[0] }}{{ m.content }}{% endfor %}"
 ENCODER = PromptEncoder(ChatTemplate(TEMPLATE), ByteTokenizer())
-PROFILE = profiles.find(ChatTemplate(TEMPLATE))
+PROFILE = families.find(ChatTemplate(TEMPLATE))
 
 
 def request(*contents, **sampling):
@@ -159,7 +159,7 @@ def make_tiny(bos_id=None, **fields):
     return prompt.make(
         GenerateRequest(**fields),
         PromptEncoder(tiny_template, tiny_tokenizer, bos_id=bos_id),
-        profiles.find(tiny_template),
+        families.find(tiny_template),
         defaults=SamplingDefaults(),
         context_length=1000,
         stop_token_ids=(2,),
@@ -183,7 +183,7 @@ def test_a_raw_prompt_is_a_text_and_nothing_else():
     assert made.token_ids == tiny_tokenizer.encode("a<|im_end|>b", special=False)
     assert made.grammar is None
     made.parser.feed("<think>a</think><tool_call>")
-    assert "".join(made.parser.content) == "<think>a</think><tool_call>"
+    assert "".join(made.parser.output.content) == "<think>a</think><tool_call>"
     assert make_tiny(bos_id=0, prompt="a").token_ids[0] == 0
 
 

@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_worker.dialect.answer import Answer
-from gpu_worker.dialect.hermes import Hermes
-from gpu_worker.dialect.parser import Parser, Thinking
-from gpu_worker.dialect.profile import THINK_TAGS
+from gpu_worker.dialect.family.hermes import Hermes
+from gpu_worker.dialect.parser import Parser
+from gpu_worker.dialect.thinking import THINK_TAGS, Thinking
+from gpu_worker.dialect.tools import Tool
 from gpu_worker.engine.scripted import ByteTokenizer
 
 token_bytes = ByteTokenizer().token_bytes
@@ -24,7 +25,9 @@ def answer(stops=(), thinking=Thinking.MAYBE):
     """Return a new answer of a model that thinks and calls."""
     return Answer(
         token_bytes,
-        Parser(markers=THINK_TAGS, thinking=thinking, calls=Hermes(), names={"now"}, stops=stops),
+        Parser(
+            markers=THINK_TAGS, thinking=thinking, calls=Hermes(), tools=[Tool("now")], stops=stops
+        ),
     )
 
 

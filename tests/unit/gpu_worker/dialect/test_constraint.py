@@ -1,9 +1,8 @@
 """What an answer is held to."""
 
 from gpu_worker.dialect.constraint import after_thought, constraint
-from gpu_worker.dialect.hermes import Hermes
-from gpu_worker.dialect.parser import Thinking
-from gpu_worker.dialect.profile import THINK_TAGS
+from gpu_worker.dialect.family.hermes import Hermes
+from gpu_worker.dialect.thinking import THINK_TAGS, Thinking
 from gpu_worker.dialect.tools import Tool
 from gpu_worker.engine.grammar import Choice, Free, Json, Literal, Sequence
 

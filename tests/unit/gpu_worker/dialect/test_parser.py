@@ -7,11 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_worker.dialect.hermes import Hermes
-from gpu_worker.dialect.parser import Parser, Thinking
-from gpu_worker.dialect.profile import THINK_TAGS
+from gpu_worker.dialect.family.hermes import Hermes
+from gpu_worker.dialect.parser import Parser
+from gpu_worker.dialect.thinking import THINK_TAGS, Thinking
+from gpu_worker.dialect.tools import Tool
 
 NAMES = {"get_weather", "now"}
+TOOLS = [Tool(name) for name in NAMES]
 
 
 def parser(thinking=Thinking.MAYBE, *, tools=True, **options):
@@ -20,7 +22,7 @@ def parser(thinking=Thinking.MAYBE, *, tools=True, **options):
         markers=THINK_TAGS,
         thinking=thinking,
         calls=Hermes() if tools else None,
-        names=NAMES,
+        tools=TOOLS,
         **options,
     )
 
@@ -28,19 +30,19 @@ def parser(thinking=Thinking.MAYBE, *, tools=True, **options):
 def shown(made):
     """Join what has come out: content, reasoning, and name, arguments and end of each call."""
     calls = []
-    for piece in made.calls:
+    for piece in made.output.calls:
         if piece.name:
             calls.append([piece.name, "", False])
         calls[-1][1] += piece.arguments
         calls[-1][2] |= piece.complete
-    return "".join(made.content), "".join(made.reasoning), calls
+    return "".join(made.output.content), "".join(made.output.reasoning), calls
 
 
 def read(text, *, cut=False, **options):
     """Feed a whole text and its end."""
     made = parser(**options)
     made.feed(text)
-    if not made.ended:
+    if not made.output.ended:
         made.end(cut=cut)
     return shown(made)
 
@@ -125,9 +127,9 @@ def test_what_comes_out_depends_on_the_text_alone(
     for begin, end in itertools.pairwise(places):
         in_parts.feed(text[begin:end])
         assert shown(in_parts) == states[end]
-    assert one_by_one.ended == in_parts.ended
+    assert one_by_one.output.ended == in_parts.output.ended
     for made in (one_by_one, in_parts):
-        if not made.ended:
+        if not made.output.ended:
             made.end(cut=cut)
     assert shown(one_by_one) == shown(in_parts)
     for before, after in itertools.pairwise(states):
@@ -203,7 +205,7 @@ def test_one_call_ends_an_answer_that_may_have_only_one():
     """The answer ends with the arguments of its first call."""
     made = parser(most_calls=1)
     made.feed("a\n" + call("get_weather", '{"city": "Oslo"}') + "\n" + call())
-    assert made.ended
+    assert made.output.ended
     assert shown(made) == ("a", "", [["get_weather", '{"city": "Oslo"}', True]])
 
 
@@ -229,4 +231,4 @@ def test_plain_content_costs_the_same_for_every_token():
     made = parser()
     for number in range(1000):
         made.feed(f"word {number};")
-        assert len(made.content) == number + 1
+        assert len(made.output.content) == number + 1

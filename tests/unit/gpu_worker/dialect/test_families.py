@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from gpu_worker.dialect import profile as profiles
+from gpu_worker.dialect import families
 from gpu_worker.dialect.chat_template import ChatTemplate
-from gpu_worker.dialect.parser import Thinking
+from gpu_worker.dialect.thinking import THINK_TAGS, Thinking
 from gpu_worker.dialect.tools import Tool
 
 TINY = Path(__file__).parents[3] / "models" / "tiny" / "chat_template.jinja"
@@ -20,7 +20,7 @@ tiny = ChatTemplate(TINY.read_text())
 
 def prompt(template, effort, tools=()):
     """Render a prompt as a request with this effort gets it."""
-    profile = profiles.find(template)
+    profile = families.find(template)
     messages, variables = profile.template_input(HELLO, tools, effort)
     return profile, template.render(messages, **variables)
 
@@ -28,8 +28,8 @@ def prompt(template, effort, tools=()):
 def test_a_model_that_thinks_and_calls_is_recognized():
     """The tiny model's template writes both kinds of tags and reads tools."""
     profile, text = prompt(tiny, None, [Tool("now")])
-    assert profile.thoughts == profiles.THINK_TAGS
-    assert profile.template_takes_tools
+    assert profile.thoughts == THINK_TAGS
+    assert profile.family == "hermes"
     assert profile.features == ["tools", "structured_output", "logprobs", "reasoning"]
     assert '{"type": "function", "function": {"name": "now"' in text
 
@@ -46,7 +46,7 @@ def test_a_plain_model_does_not_think_and_is_told_of_tools_in_words():
     """Without thoughts in its template, an effort changes nothing; tools are described."""
     profile, text = prompt(ChatTemplate(CHATML), "high", [Tool("now")])
     assert profile.thinking_after(text) is Thinking.NO
-    assert not profile.template_takes_tools
+    assert profile.family == "plain"
     assert "reasoning" not in profile.features
     assert text.startswith("<|im_start|>system\n# Tools")
     assert '"name": "now"' in text
@@ -55,15 +55,15 @@ def test_a_plain_model_does_not_think_and_is_told_of_tools_in_words():
 @pytest.mark.parametrize("effort", ["low", "medium", "high"])
 def test_an_effort_switches_thinking_on(effort):
     """Templates see the switch and the effort."""
-    _, variables = profiles.find(tiny).template_input(HELLO, [], effort)
+    _, variables = families.find(tiny).template_input(HELLO, [], effort)
     assert variables == {"enable_thinking": True, "reasoning_effort": effort}
-    _, variables = profiles.find(tiny).template_input(HELLO, [], None)
+    _, variables = families.find(tiny).template_input(HELLO, [], None)
     assert variables == {"enable_thinking": False}
 
 
 def test_special_tokens_that_are_markers_are_seen():
     """A parser needs them, whatever the vocabulary says of them."""
-    assert profiles.find(tiny).markers == {
+    assert families.find(tiny).markers == {
         "<think>",
         "</think>",
         "<tool_call>",

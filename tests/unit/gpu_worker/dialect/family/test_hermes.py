@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gpu_worker.dialect.hermes import Hermes
+from gpu_worker.dialect.family.hermes import OPENING, Hermes
 from gpu_worker.dialect.tools import Tool
 from gpu_worker.engine.grammar import Choice, Json, Literal, Repeat, Sequence
 
@@ -14,7 +14,7 @@ NOW = Tool("now")
 
 def read(text):
     """Return calls, text that is no call, and what follows, reading after the opening marker."""
-    reader, calls, rest = Hermes().reader({"now", "get_weather"}), [], ""
+    reader, calls, rest = Hermes().reader(OPENING, [NOW, WEATHER]), [], ""
     for place, character in enumerate(text):
         pieces, rest = reader.feed(character)
         for piece in pieces:
@@ -102,26 +102,3 @@ def test_the_grammar_is_what_the_reader_reads():
         (both.parts[0], Repeat(Sequence((Literal("\n"), both.parts[0])), 0, None))
     )
     assert isinstance(both.parts[0], Choice)
-
-
-def test_tools_calls_and_results_are_put_into_words():
-    """A template that knows only roles and contents still carries a conversation with tools."""
-    messages = [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "Time?"},
-        {
-            "role": "assistant",
-            "content": "",
-            "tool_calls": [{"id": "c", "function": {"name": "now", "arguments": {"a": "é"}}}],
-        },
-        {"role": "tool", "content": "12:00", "tool_call_id": "c"},
-    ]
-    system, user, assistant, result = Hermes().in_words(messages, [NOW])
-    assert system["content"].startswith("Be brief.\n\n# Tools")
-    assert '{"type": "function", "function": {"name": "now"' in system["content"]
-    assert user == messages[1]
-    called = assistant["content"].removeprefix("<tool_call>")
-    assert read(called) == ([("now", '{"a": "é"}')], "", "")
-    assert result == {"role": "user", "content": "<tool_response>\n12:00\n</tool_response>"}
-    assert Hermes().in_words(messages[1:2], [NOW])[0]["role"] == "system"
-    assert Hermes().in_words(messages[1:2], []) == messages[1:2]

@@ -1,0 +1,1 @@
+"""How each family of models speaks; one small module for each."""

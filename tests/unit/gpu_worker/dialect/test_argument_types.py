@@ -1,0 +1,65 @@
+"""What type an argument has that is written without quotes."""
+
+import pytest
+
+from gpu_worker.dialect.argument_types import ArgumentType
+from gpu_worker.dialect.tools import Tool
+
+SCHEMA = {
+    "type": "object",
+    "$defs": {"Zip": {"type": "string"}, "Loop": {"$ref": "#/$defs/Loop"}},
+    "properties": {
+        "text": {"type": "string"},
+        "zip": {"$ref": "#/$defs/Zip"},
+        "loop": {"$ref": "#/$defs/Loop"},
+        "count": {"type": "integer"},
+        "flag": {"type": "boolean"},
+        "maybe": {"type": ["string", "null"]},
+        "either": {"anyOf": [{"type": "integer"}, {"type": "string"}]},
+        "choice": {"enum": ["1", "2"]},
+        "list": {"type": "array", "items": {"type": "string"}},
+        "nested": {"type": "object", "properties": {"a": {"type": "string"}}},
+        "any": {},
+    },
+}
+ARGUMENTS = ArgumentType.of(Tool("f", parameters=SCHEMA))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("text", "01234", '"01234"'),
+        ("text", "null", '"null"'),
+        ("text", ' a "b"\n', '" a \\"b\\"\\n"'),
+        ("zip", "12", '"12"'),
+        ("loop", "12", "12"),
+        ("count", "12", "12"),
+        ("count", "None", "null"),
+        ("count", "twelve", '"twelve"'),
+        ("flag", "True", "true"),
+        ("flag", "1", '"1"'),
+        ("maybe", "null", "null"),
+        ("maybe", "12", '"12"'),
+        ("either", "12", "12"),
+        ("either", "012", '"012"'),
+        ("choice", "1", '"1"'),
+        ("list", "['a', True]", '["a", true]'),
+        ("list", '["a"]', '["a"]'),
+        ("list", "[a", '"[a"'),
+        ("any", "1.50", "1.50"),
+        ("any", "NaN", '"NaN"'),
+        ("any", "Oslo", '"Oslo"'),
+        ("any", "true", "true"),
+        ("undeclared", "é", '"é"'),
+    ],
+)
+def test_the_schema_decides(name, text, expected):
+    """A value becomes what its schema allows, and a text where it is nothing of that."""
+    assert ARGUMENTS.at(name).as_json(text) == expected
+
+
+def test_places_within_places():
+    """Properties of objects and elements of lists have types of their own."""
+    assert ARGUMENTS.at("nested").at("a").is_text
+    assert ARGUMENTS.at("list").element().is_text
+    assert not ARGUMENTS.at("any").at("a").is_text
