@@ -42,6 +42,10 @@ class Deltas:
             ],
         )
 
+    def skip(self, shown: Shown) -> None:
+        """Take note of what another worker has told already."""
+        self._calls += sum(bool(piece.name) for piece in shown.calls)
+
     def _call(self, piece: CallPiece) -> ToolCallDelta:
         if not piece.name:
             return ToolCallDelta(index=self._calls - 1, arguments=piece.arguments)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 
 from fastrun.v1.error_pb2 import ErrorDetail
 from fastrun.v1.generation_pb2 import (
+    Accepted,
     Failed,
     Finished,
     FinishReason,
@@ -79,13 +80,13 @@ class Events:
         self._stream_id = stream_id
         self._add = add
         self._pending = False
-        self._accepted: int | None = None
+        self._accepted: Accepted | None = None
         self._clear()
         self._end: Finished | Failed | None = None
 
-    def accepted(self, prompt_tokens: int) -> None:
+    def accepted(self, prompt_tokens: int, *, resumable: bool) -> None:
         """Say that the request holds a slot and has been given to the engine."""
-        self._accepted = prompt_tokens
+        self._accepted = Accepted(prompt_tokens=prompt_tokens, resumable=resumable)
         self._changed()
 
     def delta(
@@ -129,7 +130,7 @@ class Events:
         add = frame.items.add
         if self._accepted is not None:
             event = add(stream_id=self._stream_id).event
-            event.accepted.prompt_tokens = self._accepted
+            event.accepted.CopyFrom(self._accepted)
             self._accepted = None
         if self._moved:
             delta = add(stream_id=self._stream_id).event.delta

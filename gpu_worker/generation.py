@@ -25,7 +25,13 @@ from gpu_worker.dialect.answer import Answer
 from gpu_worker.dialect.chat_template import PromptEncoder
 from gpu_worker.dialect.profile import Profile
 from gpu_worker.engine.grammar import GrammarError
-from gpu_worker.engine.protocol import Engine, EngineError, Finish, StepOutput
+from gpu_worker.engine.protocol import (
+    Engine,
+    EngineError,
+    Finish,
+    SamplingParams,
+    StepOutput,
+)
 from gpu_worker.frames import Events
 from gpu_worker.prompt import Prompt, SamplingDefaults
 
@@ -159,28 +165,63 @@ class Generation:
                 await self._engine.compile(prompt.grammar)
             except GrammarError as error:
                 raise InvalidRequestError(str(error)) from error
+        usage = self._outcome.usage = Usage(prompt_tokens=len(prompt.token_ids))
+        self._events.accepted(usage.prompt_tokens, resumable=self._engine.resumable)
+        log.info(
+            "request_started",
+            request_id=self._request.request_id,
+            prompt_tokens=usage.prompt_tokens,
+            max_tokens=prompt.sampling.max_tokens,
+            resumed_tokens=len(self._request.resume_token_ids),
+        )
+        answer = Answer(self._model.token_bytes, prompt.parser)
+        deltas = Deltas(self._request, self._model.token_bytes, self._events)
+        end = self._replay(prompt.sampling, answer, deltas, usage)
+        if end is None:
+            end = await self._go_on(prompt, answer, deltas, usage)
+        self._ending = True
+        self._finish(end, END_NAMES[end])
+
+    def _replay(
+        self, sampling: SamplingParams, answer: Answer, deltas: Deltas, usage: Usage
+    ) -> FinishReason.ValueType | None:
+        """Take what a lost worker generated as told; return why the generation ends with that."""
+        token_ids = self._request.resume_token_ids
+        if not token_ids:
+            return None
+        shown = answer.feed(token_ids)
+        deltas.skip(shown)
+        usage.completion_tokens = shown.token_count
+        usage.reasoning_tokens = answer.reasoning_tokens
+        if answer.ended:
+            return self._reason(Finish.STOP, answer)
+        finish = None
+        if token_ids[-1] in sampling.stop_token_ids:
+            finish = Finish.STOP
+        elif len(token_ids) >= sampling.max_tokens:
+            finish = Finish.LENGTH
+        if finish is None:
+            return None
+        deltas.add(answer.flush(cut=finish is Finish.LENGTH), StepOutput([]))
+        return self._reason(finish, answer)
+
+    async def _go_on(
+        self, prompt: Prompt, answer: Answer, deltas: Deltas, usage: Usage
+    ) -> FinishReason.ValueType:
+        """Generate what has not been yet; return why the generation ends."""
+        resumed = list(self._request.resume_token_ids)
+        left = prompt.sampling.max_tokens - len(resumed)
         steps = self._engine.generate(
-            prompt.token_ids,
-            prompt.sampling,
+            [*prompt.token_ids, *resumed],
+            msgspec.structs.replace(prompt.sampling, max_tokens=left),
             cache_salt=self._request.cache_salt,
             grammar=prompt.grammar,
+            resumed=len(resumed),
         )
         async with aclosing(steps):
-            usage = self._outcome.usage = Usage(prompt_tokens=len(prompt.token_ids))
-            self._events.accepted(usage.prompt_tokens)
-            log.info(
-                "request_started",
-                request_id=self._request.request_id,
-                prompt_tokens=usage.prompt_tokens,
-                max_tokens=prompt.sampling.max_tokens,
-            )
-            answer = Answer(self._model.token_bytes, prompt.parser)
-            deltas = Deltas(self._request, self._model.token_bytes, self._events)
             async for step in steps:
                 if (end := self._take(step, answer, deltas, usage)) is not None:
-                    self._ending = True
-                    self._finish(end, END_NAMES[end])
-                    return
+                    return end
         raise EngineError("the engine ended this request without a reason")
 
     def _take(
@@ -199,9 +240,12 @@ class Generation:
             finish = Finish.STOP
         elif finish is not None:
             deltas.add(answer.flush(cut=finish is Finish.LENGTH), step)
+        return None if finish is None else self._reason(finish, answer)
+
+    def _reason(self, finish: Finish, answer: Answer) -> FinishReason.ValueType:
         if finish is Finish.STOP and answer.called:
             return FinishReason.FINISH_REASON_TOOL_CALLS
-        return None if finish is None else REASONS[finish]
+        return REASONS[finish]
 
     def _finish(self, reason: FinishReason.ValueType, end: str) -> None:
         if not self._told:

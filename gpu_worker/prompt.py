@@ -47,7 +47,7 @@ class SamplingDefaults(msgspec.Struct, frozen=True, kw_only=True):
 class Prompt(msgspec.Struct, frozen=True):
     """What an engine takes, and how to read what it gives back."""
 
-    token_ids: list[int]
+    token_ids: list[int]  # without those that have been generated already
     sampling: SamplingParams
     parser: AnswerParser
     grammar: Grammar | None = None
@@ -110,7 +110,7 @@ def make(
                 "tools, tool calls and chat_template_kwargs must be nested less deeply"
             ) from error
     room = context_length - len(token_ids)
-    if room < 1:
+    if room < 1 or len(request.resume_token_ids) > room:
         raise InvalidRequestError(
             f"this model's context window is {context_length} tokens and the prompt has "
             f"{len(token_ids)}: shorten the prompt"

@@ -92,6 +92,10 @@ class Engine(Protocol):
     def context_length(self) -> int:
         """Prompt and completion together, in tokens."""
 
+    @property
+    def resumable(self) -> bool:
+        """Whether ``generate`` takes ``resumed``."""
+
     async def compile(self, grammar: Grammar) -> None:
         """Check that generations can be held to a grammar, and keep it ready for them.
 
@@ -123,7 +127,8 @@ class Engine(Protocol):
 
         The last ``resumed`` token_ids are not prompt but what an engine like this one generated
         for the same request before it was lost: the generation goes on after them as that one would
-        have, and yields only what is new. max_tokens counts what is new.
+        have, and yields only what is new: no token at all if they were the whole of it. max_tokens
+        counts what is new.
 
         Raises:
             GrammarError: as for ``compile``, before anything is scheduled; or in mid-stream, if

@@ -141,6 +141,7 @@ class ScriptedEngine:
     """Any number of streams on one paced loop, at most ``slots`` of them at once."""
 
     name = "scripted"
+    resumable = True
 
     def __init__(
         self,

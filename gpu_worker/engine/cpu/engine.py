@@ -65,6 +65,7 @@ class CpuEngine:
     """Continuous batching over a network with a paged KV cache."""
 
     name = "cpu"
+    resumable = True
 
     def __init__(
         self,
@@ -156,6 +157,9 @@ class CpuEngine:
             restriction=constraint,
             resumed=resumed,
         )
+        if sequence.ended_before:
+            yield StepOutput([], finish=Finish.STOP)
+            return
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._loop = loop

@@ -27,6 +27,7 @@ class Sequence:
         "blocks",
         "cached_tokens",
         "computed",
+        "ended_before",
         "length",
         "max_tokens",
         "prompt_length",
@@ -63,8 +64,9 @@ class Sequence:
         self._block_size = block_size
         self._salt_digest = chain_start(cache_salt)
         self._digests: list[bytes] = []
+        self.ended_before = False  # what was resumed is the whole of it
         for token_id in completion.tolist():
-            self.append(token_id)
+            self.ended_before = self.append(token_id) is Finish.STOP
 
     @property
     def completion_length(self) -> int:

@@ -17,8 +17,8 @@ def test_all_that_is_pending_goes_into_one_frame():
     """Events keep their order within a stream; deltas are merged."""
     frames = Frames(lambda: None)
     one, two = frames.events(1), frames.events(2)
-    one.accepted(5)
-    two.accepted(6)
+    one.accepted(5, resumable=True)
+    two.accepted(6, resumable=False)
     one.delta("a", [1])
     two.failed(ErrorDetail(message="no"))
     one.delta("b", [2, 3])
