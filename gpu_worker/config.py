@@ -30,7 +30,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     standalone: bool = False
 
     engine: Literal["cpu", "scripted"] = "cpu"
-    # A name, or NAME=PATH with a GGUF file or an OpenVINO folder; default: SmolLM2.
+    # A model file, or NAME=PATH with a GGUF file or an OpenVINO folder; default: SmolLM2.
     model: str = ""
     # How many requests run at once.
     slots: Positive = 32

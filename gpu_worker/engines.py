@@ -15,6 +15,7 @@ from gpu_worker.dialect import families
 from gpu_worker.dialect.chat_template import ChatTemplate, PromptEncoder, TemplateError
 from gpu_worker.engine.protocol import Engine
 from gpu_worker.generation import Model
+from gpu_worker.model_file import Dialect, ModelFileError, template_source
 from gpu_worker.prompt import SamplingDefaults
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ async def load(config: Config) -> tuple[Engine, Model]:
         return _scripted(config)
     try:
         return await asyncio.to_thread(_cpu, config)
-    except TemplateError as error:
+    except (TemplateError, ModelFileError) as error:
         raise StartError(str(error)) from error
 
 
@@ -88,7 +89,7 @@ def _cpu(config: Config) -> tuple[Engine, Model]:
         raise StartError("the CPU engine is missing: pip install 'fastrun[cpu]'") from error
     try:
         prepared = preparation.prepare(
-            model_source.model_source(config.model or None),
+            source := model_source.model_source(config.model or None),
             cache=Path(config.cache) if config.cache else None,
             progress=Phases(),
         )
@@ -102,19 +103,23 @@ def _cpu(config: Config) -> tuple[Engine, Model]:
         )
     except ModelError as error:
         raise StartError(str(error)) from error
-    return engine, _model(prepared, JsonTokenizer.from_file(prepared.tokenizer), engine)
+    tokenizer = JsonTokenizer.from_file(prepared.tokenizer)
+    return engine, _model(prepared, tokenizer, engine, source.dialect)
 
 
-def _model(prepared: "PreparedModel", tokenizer: "Tokenizer", engine: Engine) -> Model:
-    begins = prepared.chat_template or prepared.bos_id is not None
+def _model(
+    prepared: "PreparedModel", tokenizer: "Tokenizer", engine: Engine, dialect: Dialect
+) -> Model:
+    written = template_source(dialect) or prepared.chat_template
+    begins = written or prepared.bos_id is not None
     template = ChatTemplate(
-        prepared.chat_template or TRANSCRIPT_TEMPLATE,
+        written or TRANSCRIPT_TEMPLATE,
         variables={
             "bos_token": prepared.bos_token if begins else "",
             "eos_token": prepared.eos_token,
         },
     )
-    profile = families.find(template)
+    profile = dialect.profile(template)
     return Model(
         card=ModelCard(
             model=prepared.name,

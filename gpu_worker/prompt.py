@@ -151,6 +151,7 @@ def _answered(
     """Read a conversation, and the answer as its model writes it."""
     asked = chat.read(request)
     messages, variables = profile.template_input(asked.messages, asked.shown_tools, asked.effort)
+    variables |= profile.efforts.get(asked.effort or "off", {})
     variables |= asked.variables
     try:
         rendered = encoder.render(messages, **variables)

@@ -36,7 +36,9 @@ def up(
     model: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME=PATH", help="A GGUF file or an OpenVINO folder.  [SmolLM2-135M-Instruct]"
+            metavar="NAME=PATH",
+            help="A GGUF file or an OpenVINO folder, or a model file (.toml) that names one.  "
+            "[SmolLM2-135M-Instruct]",
         ),
     ] = None,
     workers: Annotated[int, typer.Option(min=1, max=64, help="How many run the model.")] = 1,

@@ -28,6 +28,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     thoughts: ThoughtMarkers | None = None  # None: the model does not think
     can_be_kept_from_thinking: bool = True
     stop_tokens: tuple[str, ...] = ()  # end a turn, besides those that the model declares
+    # Set by hand: further variables of the template, for ``off`` and each effort.
+    efforts: Mapping[str, Mapping[str, Any]] = {}
 
     @property
     def markers(self) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""Which model is meant: the default one, or NAME=PATH."""
+"""Which model is meant: the default one, NAME=PATH, or a model file."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from gpu_worker.engine.cpu.errors import ModelError
+from gpu_worker.model_file import SUFFIX, Dialect, ModelFileError, read
 
 NO_MODEL = "no model found: run fastrun model pull, or pass --model NAME=PATH"
 
@@ -30,6 +31,7 @@ class ModelSource(msgspec.Struct, frozen=True):
     # How to sample where neither request nor file says; None leaves it to the neutral value.
     temperature: float | None = None
     top_p: float | None = None
+    dialect: Dialect = Dialect()  # what is set by hand
 
 
 def model_source(argument: str | None) -> ModelSource:
@@ -40,13 +42,26 @@ def model_source(argument: str | None) -> ModelSource:
     """
     if argument is None or argument == DEFAULT_NAME:
         return default_source()
+    if argument.endswith(SUFFIX) and "=" not in argument:
+        return _from_file(Path(argument).expanduser().absolute())
     name, equals, text = argument.partition("=")
     if not (name and equals and text):
-        raise ModelError(f"--model takes NAME=PATH, not {argument!r}")
-    path = Path(text).expanduser()
-    if not path.exists():
-        raise ModelError(f"there is no model at {path}: pass --model NAME=PATH")
-    return ModelSource(name, path.absolute())
+        raise ModelError(f"--model takes NAME=PATH or FILE{SUFFIX}, not {argument!r}")
+    return _existing(ModelSource(name, Path(text).expanduser().absolute()))
+
+
+def _from_file(path: Path) -> ModelSource:
+    try:
+        file = read(path)
+    except ModelFileError as error:
+        raise ModelError(str(error)) from error
+    return _existing(ModelSource(file.id, Path(file.path), dialect=file.dialect))
+
+
+def _existing(source: ModelSource) -> ModelSource:
+    if not source.path.exists():
+        raise ModelError(f"there is no model at {source.path}: pass --model NAME=PATH")
+    return source
 
 
 def default_source(package: str = DEFAULT_PACKAGE) -> ModelSource:

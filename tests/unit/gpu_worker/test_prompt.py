@@ -5,6 +5,7 @@ import keyword
 from pathlib import Path
 
 import jinja2
+import msgspec
 import pytest
 
 from fastrun.service.chat_template_kwargs import RESERVED
@@ -287,3 +288,28 @@ def test_logprobs_are_asked_of_the_engine():
     assert make_tiny(messages=HELLO, top_logprobs=0).sampling.logprobs == 0
     with pytest.raises(InvalidRequestError, match="between 0 and 20"):
         prompt.check(GenerateRequest(model="m", messages=HELLO, top_logprobs=21), card=CARD)
+
+
+def test_variables_that_are_set_by_hand_reach_the_template():
+    """Those of the effort asked for; the request's own come last."""
+    template = ChatTemplate("{{ depth }}{% for m in messages %}{{ m.content }}{% endfor %}")
+    by_hand = msgspec.structs.replace(
+        families.find(template), efforts={"off": {"depth": "none"}, "high": {"depth": "deep"}}
+    )
+
+    def text(**fields):
+        asked = request("x")
+        asked.MergeFrom(GenerateRequest(**fields))
+        made = prompt.make(
+            asked,
+            PromptEncoder(template, ByteTokenizer()),
+            by_hand,
+            defaults=SamplingDefaults(),
+            context_length=99,
+            stop_token_ids=(),
+        )
+        return bytes(made.token_ids).decode()
+
+    assert text() == "nonex"
+    assert text(reasoning_effort=ReasoningEffort.REASONING_EFFORT_HIGH) == "deepx"
+    assert text(chat_template_kwargs_json='{"depth": "own"}') == "ownx"

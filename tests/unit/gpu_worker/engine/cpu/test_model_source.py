@@ -47,3 +47,19 @@ def test_missing_default():
     assert str(caught.value) == (
         "no model found: run fastrun model pull, or pass --model NAME=PATH"
     )
+
+
+def test_a_model_file_names_weights_and_dialect(tmp_path):
+    """An argument that ends in .toml is a model file; what is wrong with it is said."""
+    (tmp_path / "w.gguf").write_bytes(b"GGUF")
+    path = tmp_path / "m.toml"
+    path.write_text('id = "m"\npath = "w.gguf"\n[dialect]\nfamily = "plain"')
+    source = model_source(str(path))
+    assert (source.name, source.path) == ("m", tmp_path / "w.gguf")
+    assert source.dialect.family == "plain"
+    path.write_text('id = "m"\npath = "w.bin"')
+    with pytest.raises(ModelError, match=r"w\.bin"):
+        model_source(str(path))
+    path.write_text("id = 5")
+    with pytest.raises(ModelError, match=r"m\.toml"):
+        model_source(str(path))
