@@ -66,7 +66,8 @@ class Parser:
         self._markers = markers if controls or thinking is not Thinking.NO else None
         self._calls = calls
         self._openings = calls.openings if calls else ()
-        self._bare_opening = calls.bare_opening if calls else ""
+        # Without tools there is nothing for it to open, and JSON that is content need not wait.
+        self._bare_opening = calls.bare_opening if calls and tools else ""
         self._tools = tools
         ends = (markers.end,) if markers else ()
         controls_of = (markers.begin, markers.end) if markers and controls else ()
@@ -141,8 +142,11 @@ class Parser:
         elif begin.startswith(text) or not text:
             return False
         elif self._bare_opening and text.startswith(self._bare_opening):
-            self._held = text[len(self._bare_opening) :]
             self._state = State.CONTENT
+            self.output.say(self._held[: -len(text)])  # it is shown if this is no call
+            if self.output.ended:
+                return False
+            self._held = text[len(self._bare_opening) :]
             self._begin_reading(self._bare_opening)
         else:
             self._state = State.CONTENT
