@@ -22,6 +22,10 @@ class Free(msgspec.Struct, frozen=True):
     """Any text up to and including the first ``until``."""
 
     until: str
+    # Of the text before that:
+    without: tuple[str, ...] = ()  # what it may not contain
+    least: int = 0  # characters
+    most: int | None = None  # characters; None: without bound
 
 
 class Sequence(msgspec.Struct, frozen=True):

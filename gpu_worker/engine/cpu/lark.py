@@ -25,6 +25,7 @@ MAX_SIZE = 128 << 10
 MAX_NESTING = 100  # of JSON in a schema; the library itself ends at 128
 MAX_GRAMMAR_NESTING = 20  # of the parts of a grammar
 MAX_REPEATS = 1000
+ANY = "/(?s:.*)/"
 # The automaton of a number that is a multiple of n has n states, and that of a multiple of several
 # numbers as many as their least common multiple: 1,000,003 took seconds and 300 MB.
 MAX_MULTIPLE = 10_000
@@ -85,8 +86,8 @@ class _Rules:
                 return "", " ".join(self._pieces(text)) or '""'
             case Json(schema):
                 return "", f"%json {checked_schema(schema)}"
-            case Free(until):
-                return self._free(until)
+            case Free():
+                return self._free(grammar)
             case Sequence(parts):
                 return "", " ".join(self.rule(part, depth) for part in parts) or '""'
             case Choice(options):
@@ -98,17 +99,30 @@ class _Rules:
                     raise GrammarError(
                         f"a part can be repeated 0 to {MAX_REPEATS} times, not {least} to {most}"
                     )
-                bound = "" if most is None else str(most)
-                return "", f"{self.rule(part, depth)}{{{least},{bound}}}"
+                return "", f"{self.rule(part, depth)}{_times(least, most)}"
 
-    def _free(self, until: str) -> tuple[str, str]:
-        pieces = self._pieces(until)
+    def _free(self, free: Free) -> tuple[str, str]:
+        pieces = self._pieces(free.until)
         if len(pieces) != 1:
             raise GrammarError("free text must end with some text or with one special token")
+        if not 0 <= free.least <= (free.least if free.most is None else free.most):
+            raise GrammarError(f"a text cannot be {free.least} to {free.most} characters long")
+        body = ANY
+        if free.least or free.most is not None:
+            body = f"/(?s:.{_times(free.least, free.most)})/"
+        if free.without:
+            body = self._terminal(body, free.without)
         if pieces[0].startswith("<"):
             # Free text cannot run over a special token, so that the first one ends it.
-            return "", f"/(?s:.*)/ {pieces[0]}"
-        return f"[suffix={pieces[0]}]", "/(?s:.*)/"
+            return "", f"{body} {pieces[0]}"
+        return f"[suffix={pieces[0]}]", body
+
+    def _terminal(self, body: str, without: tuple[str, ...]) -> str:
+        """Add a terminal, which alone can be what others are not, and return its name."""
+        name = f"T{len(self.lines)}"
+        unwanted = " | ".join(map(json.dumps, without))
+        self.lines.append(f"{name}: {body} & ~({ANY} ({unwanted}) {ANY})")
+        return name
 
     def _pieces(self, text: str) -> list[str]:
         return [
@@ -116,6 +130,10 @@ class _Rules:
             for piece in self._special.split(text)
             if piece != ""
         ]
+
+
+def _times(least: int, most: int | None) -> str:
+    return f"{{{least},{'' if most is None else most}}}"
 
 
 def checked_schema(text: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from gpu_worker.dialect.tokenizer import JsonTokenizer
 from gpu_worker.engine.cpu.grammar_compiler import GrammarCompiler
-from gpu_worker.engine.grammar import Free, GrammarError, Json, Literal, Repeat
+from gpu_worker.engine.grammar import Free, GrammarError, Json, Literal, Repeat, Sequence
 
 TOKENIZER = Path(__file__).parents[4] / "models/tiny/tokenizer.json"
 VOCABULARY, EOS = 1056, 2  # wider than the tokenizer, as padded models are
@@ -56,6 +56,31 @@ async def test_ids_without_text_are_never_allowed(compiler):
     allowed = (await compiler.begin(Free("x"))).allowed()
     assert allowed.max() < 1024
     assert not {0, 1, EOS} & set(allowed.tolist())
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [
+        ("ab</b>.", True),
+        ("é🐱é🐱</b>.", True),
+        ("a</i</b>.", True),
+        ("a</b>.", False),
+        ("abcde</b>.", False),
+        ("a<i>b</b>.", False),
+        ("ab</b>x</b>.", False),
+    ],
+)
+async def test_free_text_is_bounded(compiler, tokenizer, text: str, fits: bool):
+    """Its characters are counted, what it must not contain is not allowed, and its end ends it."""
+    free = Free("</b>", without=("<i>", "</i>"), least=2, most=4)
+    state = await compiler.begin(Sequence((free, Literal("."))))
+    allowed = True
+    for token in tokenizer.encode(text, special=False):
+        allowed = token in state.allowed()
+        if not allowed:
+            break
+        state.advance(token)
+    assert (allowed and state.is_complete) is fits
 
 
 def wander(state, steps: int) -> int:

@@ -37,6 +37,18 @@ def test_free_text_ends_at_its_first_end():
     assert rules(Free("<|end|>"))[1] == "/(?s:.*)/ <[7]>"
 
 
+def test_free_text_has_a_length_and_no_unwanted_texts():
+    """Only terminals can be what other texts are not; each has a name of its own."""
+    assert rules(Free("<|end|>", least=2))[1] == "/(?s:.{2,})/ <[7]>"
+    assert rules(Free("<|end|>", least=0, most=3))[1] == "/(?s:.{0,3})/ <[7]>"
+    assert lark(Free("x", without=("a", '"\n'), most=9), {}).splitlines()[1:] == [
+        'r0[suffix="x"]: T1',
+        r'T1: /(?s:.{0,9})/ & ~(/(?s:.*)/ ("a" | "\"\n") /(?s:.*)/)',
+    ]
+    with pytest.raises(GrammarError, match="3 to 2 characters"):
+        lark(Free("x", least=3, most=2), {})
+
+
 @pytest.mark.parametrize("until", ["", "\n<|end|>", "<tool><|end|>"])
 def test_free_text_needs_one_end(until: str):
     """What is not one text or one special token cannot be looked for."""
