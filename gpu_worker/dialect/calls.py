@@ -24,6 +24,9 @@ class CallReader(Protocol):
     def feed(self, text: str) -> tuple[list[CallPiece], str]:
         """Take more text; return pieces of calls and, once over, the text that follows."""
 
+    def end(self) -> list[CallPiece]:
+        """Take the end of the text, where the model chose it; return what that makes of a call."""
+
 
 class CallFormat(Protocol):
     """How calls are written."""

@@ -5,7 +5,8 @@ The states and what leads from one to the next:
 * START, where no content stands yet: at the beginning, after a thought, after a call. Only here can
   the model open a thought (a ``<think>`` in the middle of a text is text, unless a family's markers
   are control tokens), and only here do calls begin that have no marker.
-* THOUGHT, until its end marker. A call inside a thought ends it, if it is one.
+* THOUGHT, until its end marker. A call inside a thought ends it, if it is one; the end marker that
+  follows then shows nothing.
 * CONTENT, until the marker of a call.
 * CALL, until the family's reader is through. What turns out to be no call is shown as it was read.
 
@@ -19,7 +20,7 @@ from enum import Enum, auto
 from gpu_worker.dialect.calls import CallFormat, CallReader
 from gpu_worker.dialect.output import Output
 from gpu_worker.dialect.thinking import Thinking, ThoughtMarkers
-from gpu_worker.dialect.tools import Tool
+from gpu_worker.dialect.tools import CallPiece, Tool
 
 
 class State(Enum):
@@ -117,6 +118,8 @@ class Parser:
         """
         held, self._held = self._held, ""
         if self._reader is not None:
+            if not cut:
+                self._take(self._reader.end())
             held = self._reader.text
         mid_marker = cut and bool(held.strip())
         if not mid_marker:
@@ -135,11 +138,14 @@ class Parser:
 
     def _leave_start(self) -> bool:
         text = self._held.lstrip()
-        begin = self._markers.begin if self._markers else ""
+        begin, end = (self._markers.begin, self._markers.end) if self._markers else ("", "")
         if begin and text.startswith(begin):
             self._held = text[len(begin) :]
             self._begin_thought()
-        elif begin.startswith(text) or not text:
+        elif end and text.startswith(end):
+            self._held = text[len(end) :]  # of a thought that a call has ended, or of none
+            self.output.begin_content()
+        elif begin.startswith(text) or end.startswith(text) or not text:
             return False
         elif self._bare_opening and text.startswith(self._bare_opening):
             self._state = State.CONTENT
@@ -191,18 +197,21 @@ class Parser:
         reader = self._reader
         assert reader is not None
         pieces, self._held = reader.feed(self._held)
-        for piece in pieces:
-            if piece.name:
-                self._called_in = self._after_marker()
-            self.output.call(piece)
-            if self.output.ended:
-                return False
-        if not reader.over:
+        self._take(pieces)
+        if self.output.ended or not reader.over:
             return False
         self._reader = None
         self._state = self._called_in
         self._show(reader.text, self._state)
         return True
+
+    def _take(self, pieces: Sequence[CallPiece]) -> None:
+        for piece in pieces:
+            if self.output.ended:
+                return
+            if piece.name:
+                self._called_in = self._after_marker()
+            self.output.call(piece)
 
     def _after_marker(self) -> State:
         return State.START if self._markers or self._bare_opening else State.CONTENT

@@ -48,6 +48,10 @@ class HermesReader:
         pieces, self._pieces = self._pieces, []
         return pieces, self._held + text[at:] if self.over else ""
 
+    def end(self) -> list[CallPiece]:
+        """Take the end of the text; JSON that has no end stays as it is."""
+        return []
+
     def _before_object(self, text: str, at: int) -> int:
         character = text[at]
         if character == "{":

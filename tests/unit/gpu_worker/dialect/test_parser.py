@@ -168,6 +168,10 @@ def test_without_tools_and_thoughts_all_is_content(text):
         ("<think>a" + call(), ("", "a", [["now", "{}", True]])),
         ("<think>a <tool_call> b</think>c", ("c", "a <tool_call> b", [])),
         (call() + "<think>b</think>c", ("c", "b", [["now", "{}", True]])),
+        ("<think>a" + call() + "\n</think>\n\nb", ("b", "a", [["now", "{}", True]])),
+        ("\n</think>\n\nb", ("b", "", [])),
+        ("b</think>", ("b</think>", "", [])),
+        ("</thin", ("</thin", "", [])),
     ],
 )
 def test_markers(text, expected):
