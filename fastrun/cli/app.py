@@ -13,7 +13,7 @@ COMMANDS = {
     "account": "Create, approve, suspend and list accounts.",
     "key": "Issue, revoke and list API keys.",
     "model": "List models, or install the default one's weights.",
-    "bench": "Measure a running stack as its clients see it.",
+    "bench": "Measure a running stack as its clients see it, or one part of it.",
     "migrate": "Bring the database's schema forward.",
     "probe": "Ask a service whether it is ready, for health checks.",
     "version": "Show the version.",

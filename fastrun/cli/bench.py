@@ -1,9 +1,13 @@
-"""`fastrun bench`: tokens per second and time to the first token, as a client sees them."""
+"""`fastrun bench`: tokens per second and time to the first token, as a client sees them.
+
+With a name after it, the cost of one part.
+"""
 
 import asyncio
 import os
 from typing import Annotated
 
+import msgspec
 import typer
 from aiohttp import ClientError, InvalidURL
 
@@ -12,7 +16,7 @@ from fastrun.cli.errors import CommandError
 from fastrun.cli.group import group
 from fastrun.cli.output import Json, print_columns, print_json
 
-app = group()
+app = group("bench")
 
 PROMPTS = [
     f"Tell me a long story about a {animal} and a {place}."
@@ -21,8 +25,9 @@ PROMPTS = [
 ]
 
 
-@app.command()
+@app.callback(invoke_without_command=True, no_args_is_help=False)
 def bench(
+    context: typer.Context,
     concurrency: Annotated[
         list[int] | None, typer.Option(min=1, help="Streams at once; may be repeated.")
     ] = None,
@@ -33,7 +38,9 @@ def bench(
     model: Annotated[str, typer.Option(envvar="OPENAI_MODEL")] = "",
     as_json: Json = False,
 ) -> None:
-    """Measure concurrent streamed chats, by default 1, 8 and 32 at once."""
+    """Measure concurrent streamed chats, 1, 8 and 32 at once; or one part, by its name."""
+    if context.invoked_subcommand is not None:
+        return
     if not api_key or not model:
         raise CommandError("set OPENAI_API_KEY and OPENAI_MODEL, or pass --api-key and --model")
     target = Target(base_url.rstrip("/"), api_key, model)
@@ -61,6 +68,33 @@ def bench(
                 os.cpu_count(),
             )
             for load in loads
+        ],
+    )
+
+
+@app.command()
+def dialect(
+    *,
+    repeat: Annotated[int, typer.Option(min=1, help="How often; the median counts.")] = 5,
+    as_json: Json = False,
+) -> None:
+    """Measure what taking an answer apart costs, in each family of models; needs no stack."""
+    from fastrun.bench.dialect import measure as measure_dialect  # noqa: PLC0415 - the worker's code
+
+    costs = measure_dialect(repeat=repeat)
+    if as_json:
+        print_json([msgspec.structs.asdict(cost) for cost in costs])
+        return
+    print_columns(
+        ("family", "us/token", "with tools", "with stops too"),
+        [
+            (
+                cost.family,
+                f"{cost.plain_us:.2f}",
+                f"{cost.with_tools_us:.2f}",
+                f"{cost.with_tools_and_stops_us:.2f}",
+            )
+            for cost in costs
         ],
     )
 
