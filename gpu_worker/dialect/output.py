@@ -113,6 +113,8 @@ class Margins:
 
     def feed(self, text: str) -> str:
         """Return what can be shown now."""
+        if self._between:
+            text = text.lstrip()
         body = text.rstrip()
         gap = text[len(body) :]
         if not body:

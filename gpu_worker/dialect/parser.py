@@ -5,8 +5,9 @@ The states and what leads from one to the next:
 * START, where no content stands yet: at the beginning, after a thought, after a call. Only here can
   the model open a thought (a ``<think>`` in the middle of a text is text, unless a family's markers
   are control tokens), and only here do calls begin that have no marker.
+* LABEL, between the begin marker of a thought and the thought, in families that write one.
 * THOUGHT, until its end marker. A call inside a thought ends it, if it is one; the end marker that
-  follows then shows nothing.
+  follows then shows nothing. Nor does another begin marker, where markers are control tokens.
 * CONTENT, until the marker of a call.
 * CALL, until the family's reader is through. What turns out to be no call is shown as it was read.
 
@@ -27,6 +28,7 @@ class State(Enum):
     """What the next character belongs to."""
 
     START = auto()
+    LABEL = auto()
     THOUGHT = auto()
     CONTENT = auto()
     CALL = auto()
@@ -73,7 +75,7 @@ class Parser:
         ends = (markers.end,) if markers else ()
         controls_of = (markers.begin, markers.end) if markers and controls else ()
         self._ends_content = (*self._openings, *controls_of)
-        self._ends_thought = (*self._openings, *ends)
+        self._ends_thought = (*self._openings, *(controls_of or ends))
         # Of markers that end a thought or content; those of content alone if it has no thoughts.
         watched = self._ends_thought if self._markers else self._ends_content
         self._first = frozenset(marker[0] for marker in (*watched, *self._ends_content))
@@ -88,7 +90,7 @@ class Parser:
     def in_thought(self) -> bool:
         """What came last belongs to a thought."""
         state = self._called_in if self._state is State.CALL else self._state
-        return state is State.THOUGHT
+        return state in (State.LABEL, State.THOUGHT)
 
     @property
     def undecided(self) -> bool:
@@ -132,6 +134,8 @@ class Parser:
             return self._read_call()
         if self._state is State.START:
             return self._leave_start()
+        if self._state is State.LABEL:
+            return self._leave_label()
         if self._state is State.THOUGHT:
             return self._scan(self._ends_thought)
         return self._scan(self._ends_content)
@@ -145,8 +149,6 @@ class Parser:
         elif end and text.startswith(end):
             self._held = text[len(end) :]  # of a thought that a call has ended, or of none
             self.output.begin_content()
-        elif begin.startswith(text) or end.startswith(text) or not text:
-            return False
         elif self._bare_opening and text.startswith(self._bare_opening):
             self._state = State.CONTENT
             self.output.say(self._held[: -len(text)])  # it is shown if this is no call
@@ -154,8 +156,18 @@ class Parser:
                 return False
             self._held = text[len(self._bare_opening) :]
             self._begin_reading(self._bare_opening)
+        elif not text or any(each.startswith(text) for each in (begin, end, self._bare_opening)):
+            return False
         else:
             self._state = State.CONTENT
+        return True
+
+    def _leave_label(self) -> bool:
+        label = self._markers.label if self._markers else ""
+        if label.startswith(self._held) and self._held != label:
+            return False
+        self._held = self._held.removeprefix(label)
+        self._state = State.THOUGHT
         return True
 
     def _scan(self, markers: Sequence[str]) -> bool:
@@ -175,7 +187,8 @@ class Parser:
         if marker in self._openings:
             self._begin_reading(marker)
         elif self._markers is not None and marker == self._markers.begin:
-            self.output.begin_paragraph()
+            if self._state is State.CONTENT:
+                self.output.begin_paragraph()
             self._begin_thought()
         elif self._state is State.THOUGHT:
             self._state = self._after_marker()
@@ -184,7 +197,7 @@ class Parser:
         return True
 
     def _begin_thought(self) -> None:
-        self._state = State.THOUGHT
+        self._state = State.LABEL if self._markers and self._markers.label else State.THOUGHT
         self.output.begin_thought()
 
     def _begin_reading(self, opening: str) -> None:

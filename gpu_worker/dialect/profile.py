@@ -79,7 +79,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         if self.thoughts is None:
             return Thinking.NO
         end = prompt.rstrip()
-        if end.endswith(self.thoughts.begin.rstrip()):
+        if end.endswith((self.thoughts.begin + self.thoughts.label).rstrip()):
             return Thinking.OPEN
         return Thinking.NO if end.endswith(self.thoughts.end) else Thinking.MAYBE
 

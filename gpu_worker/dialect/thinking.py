@@ -18,6 +18,7 @@ class ThoughtMarkers(msgspec.Struct, frozen=True):
 
     begin: str
     end: str
+    label: str = ""  # what models write between the begin marker and the thought
     after: str = ""  # what models write between the end marker and the answer
     # Control tokens, which no text spells: they count wherever they stand, and are never shown.
     are_control_tokens: bool = False

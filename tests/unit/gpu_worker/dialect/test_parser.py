@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpu_worker.dialect.family.hermes import Hermes
 from gpu_worker.dialect.parser import Parser
-from gpu_worker.dialect.thinking import THINK_TAGS, Thinking
+from gpu_worker.dialect.thinking import THINK_TAGS, Thinking, ThoughtMarkers
 from gpu_worker.dialect.tools import Tool
 
 NAMES = {"get_weather", "now"}
@@ -228,6 +228,38 @@ def test_one_call_ends_an_answer_that_may_have_only_one():
 def test_stop_texts_are_looked_for_in_content_alone(text, stops, content):
     """Neither thoughts nor calls nor the whitespace after them end an answer."""
     assert read(text, stops=stops)[0] == content
+
+
+CHANNEL = ThoughtMarkers(begin="<|c>", end="<c|>", label="thought", are_control_tokens=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "reasoning"),
+    [
+        ("<|c>thought\na<c|>b", "b", "a"),
+        ("<|c>thought<c|>b", "b", ""),
+        ("<|c><c|>b", "b", ""),
+        ("<|c>though <c|>b", "b", "though"),
+        ("a<|c>thought\nb<|c>thought\nc<c|>d", "a\n\nd", "b\n\nc"),
+        ("a<c|>b", "ab", ""),
+    ],
+)
+def test_thoughts_between_control_tokens(text, content, reasoning):
+    """Neither the tokens nor a label are shown, wherever they stand."""
+    for thinking in (Thinking.NO, Thinking.MAYBE):
+        made = Parser(markers=CHANNEL, thinking=thinking, calls=Hermes())
+        for character in text:
+            made.feed(character)
+        made.end(cut=False)
+        assert shown(made) == (content, reasoning, [])
+
+
+def test_a_thought_that_is_open_may_be_opened_again():
+    """The prompt has opened it, and the model does as well."""
+    made = Parser(markers=CHANNEL, thinking=Thinking.OPEN)
+    made.feed("a<|c>thought\nb<c|>c")
+    made.end(cut=False)
+    assert shown(made) == ("c", "a\n\nb", [])
 
 
 def test_plain_content_costs_the_same_for_every_token():
