@@ -6,6 +6,7 @@ stays a text where the schema says so, and becomes one where no number is writte
 
 import ast
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,6 +15,8 @@ from gpu_worker.dialect.tools import Tool
 ANY: frozenset[str] = frozenset()
 _TYPES = frozenset({"string", "number", "integer", "boolean", "null", "object", "array"})
 _NULLS = frozenset({"null", "none", "nil"})
+_BOOLEANS = frozenset({"true", "false"})
+_NUMBER_BEGUN = re.compile(r"-?\d*\.?\d*(?:[eE][+-]?\d*)?")
 _REFERENCES = 16  # followed one after the other, at most
 
 
@@ -61,11 +64,27 @@ class ArgumentType:
             return quoted(text)
         return self._value(text.strip()) or quoted(text)
 
+    def is_surely_text(self, begun: str) -> bool:
+        """Tell whether a value that begins like this is a text, whatever follows.
+
+        Then it can be passed on as it comes, as the JSON of a text.
+        """
+        bare = begun.strip().lower()
+        if self.is_text or not bare:
+            return self.is_text
+        if bare[0] in "{[":
+            return not self._may_be("object", "array")
+        return not (
+            (_NUMBER_BEGUN.fullmatch(bare) and self._may_be("number", "integer"))
+            or (_begins(bare, _BOOLEANS) and self._may_be("boolean"))
+            or (_begins(bare, _NULLS) and self._may_be("null", unless="string"))
+        )
+
     def _value(self, bare: str) -> str | None:
         """Return JSON that is no text; None if only a text can be meant."""
         if bare.lower() in _NULLS and self._may_be("null", unless="string"):
             return "null"
-        if bare.lower() in ("true", "false") and self._may_be("boolean"):
+        if bare.lower() in _BOOLEANS and self._may_be("boolean"):
             return bare.lower()
         if _is_json(bare, int | float) and self._may_be("number", "integer"):
             return bare
@@ -82,6 +101,10 @@ class ArgumentType:
 def quoted(text: str) -> str:
     """Return a text as JSON."""
     return json.dumps(text, ensure_ascii=False)
+
+
+def _begins(text: str, words: frozenset[str]) -> bool:
+    return any(word.startswith(text) for word in words)
 
 
 def _alternatives(schema: Any, root: Any, depth: int = _REFERENCES) -> Iterator[Any]:

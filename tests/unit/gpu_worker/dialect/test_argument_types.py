@@ -1,8 +1,10 @@
 """What type an argument has that is written without quotes."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gpu_worker.dialect.argument_types import ArgumentType
+from gpu_worker.dialect.argument_types import ArgumentType, quoted
 from gpu_worker.dialect.tools import Tool
 
 SCHEMA = {
@@ -63,3 +65,43 @@ def test_places_within_places():
     assert ARGUMENTS.at("nested").at("a").is_text
     assert ARGUMENTS.at("list").element().is_text
     assert not ARGUMENTS.at("any").at("a").is_text
+
+
+@pytest.mark.parametrize(
+    ("name", "begun", "expected"),
+    [
+        ("text", "", True),
+        ("any", "", False),
+        ("any", " \n", False),
+        ("any", "Os", True),
+        ("any", "n", False),
+        ("any", "Non", False),
+        ("any", "Nono", True),
+        ("any", "-1.5e", False),
+        ("any", "2024-05", True),
+        ("any", "[", False),
+        ("maybe", "nul", False),
+        ("maybe", "{", True),
+        ("maybe", "7", True),
+        ("count", "{", True),
+        ("flag", "tru", False),
+        ("list", "x", True),
+    ],
+)
+def test_a_text_is_known_early(name, begun, expected):
+    """It is one as soon as nothing else that the schema allows begins like it."""
+    assert ARGUMENTS.at(name).is_surely_text(begun) is expected
+
+
+values = st.lists(
+    st.sampled_from([*'0-1.eE+ \n"a{[]}n', "nul", "l", "None", "true", "T", "ni", '{"a": 1}'])
+).map("".join)
+
+
+@given(name=st.sampled_from(sorted(SCHEMA["properties"])), text=values, at=st.integers(0, 12))
+def test_what_is_known_early_stays_true(name, text, at):
+    """Whatever follows, the value becomes a text."""
+    place = ARGUMENTS.at(name)
+    if place.is_surely_text(text[:at]):
+        assert place.is_surely_text(text)
+        assert place.as_json(text) == quoted(text)
