@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from gpu_worker.dialect.chat_template import ChatTemplate
-from gpu_worker.dialect.family import hermes, plain
+from gpu_worker.dialect.family import hermes, llama, plain
 from gpu_worker.dialect.profile import Profile
 
 
@@ -24,7 +24,9 @@ class Family(Protocol):
         """Return how such a model speaks."""
 
 
-FAMILIES: Mapping[str, Family] = MappingProxyType({"hermes": hermes, "plain": plain})
+FAMILIES: Mapping[str, Family] = MappingProxyType(
+    {"hermes": hermes, "llama": llama, "plain": plain}
+)
 
 
 def find(template: ChatTemplate, family: str | None = None) -> Profile:

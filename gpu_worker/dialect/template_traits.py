@@ -44,14 +44,15 @@ def _systems(template: ChatTemplate) -> Systems:
 def _arguments_are_text(template: ChatTemplate) -> bool:
     mapping: Mapping[str, Any] = {"fastrun-probe": FIRST}
     as_text = f'{{"fastrun-probe": "{FIRST}"}}'
-    written = _rendered(template, _called(mapping))
+    written = _rendered(template, called(mapping))
     # Python's own way to print a mapping is no model's.
     if FIRST in written and str(mapping) not in written:
         return False
-    return FIRST in _rendered(template, _called(as_text))
+    return FIRST in _rendered(template, called(as_text))
 
 
-def _called(arguments: object) -> Sequence[Mapping[str, Any]]:
+def called(arguments: object) -> Sequence[Mapping[str, Any]]:
+    """Return a conversation with a call of the function ``probe``."""
     function = {"name": "probe", "arguments": arguments}
     call = {"id": "probe1234", "type": "function", "function": function}
     result = {"role": "tool", "content": "probe", "tool_call_id": "probe1234", "name": "probe"}
