@@ -23,7 +23,7 @@ from gpu_worker.engine.grammar import (
 # stack per byte where definitions refer to one another in a chain.
 MAX_SIZE = 128 << 10
 MAX_NESTING = 100  # of JSON in a schema; the library itself ends at 128
-MAX_GRAMMAR_NESTING = 20  # of the parts of a grammar
+MAX_GRAMMAR_NESTING = 40  # of the parts of a grammar
 MAX_REPEATS = 1000
 ANY = "/(?s:.*)/"
 # The automaton of a number that is a multiple of n has n states, and that of a multiple of several
@@ -63,17 +63,23 @@ def lark(grammar: Grammar, special_tokens: Mapping[str, int]) -> str:
 
 
 class _Rules:
-    """The rules written so far; each part of the grammar becomes one, named by its number."""
+    """The rules written so far; each part of the grammar becomes one, named by its number.
+
+    A part that stands in several places is written once.
+    """
 
     def __init__(self, special_tokens: Mapping[str, int]) -> None:
         self.lines: list[str] = []
+        self._names: dict[int, str] = {}  # by the part's identity: to compare all takes long
         self._special = SpecialTokens(special_tokens)
 
     def rule(self, grammar: Grammar, depth: int) -> str:
         """Add the rule of a part and return its name."""
         if depth == 0:
             raise GrammarError(f"a grammar may nest {MAX_GRAMMAR_NESTING} parts deep")
-        name = f"r{len(self.lines)}"
+        if known := self._names.get(id(grammar)):
+            return known
+        name = self._names[id(grammar)] = f"r{len(self.lines)}"
         self.lines.append("")  # keeps the place, and the name, while the rule's parts are added
         index = len(self.lines) - 1
         attributes, body = self._body(grammar, depth - 1)
