@@ -200,6 +200,8 @@ def _environment(now: Callable[[], datetime]) -> jinja2.sandbox.ImmutableSandbox
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
     )
     environment.filters["tojson"] = _tojson
+    # A prompt is no HTML: jinja2's own filter has whatever is added to its value escaped.
+    environment.filters["safe"] = str
     environment.globals["raise_exception"] = _raise
     environment.globals["strftime_now"] = lambda form: now().strftime(form)
     return environment

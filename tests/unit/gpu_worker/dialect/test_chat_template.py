@@ -103,6 +103,12 @@ def test_template_gets_what_public_templates_use():
     assert text == '<s>\n{"role": "user", "content": "<é\'>"}2031'
 
 
+def test_nothing_is_escaped_beside_what_a_template_calls_safe():
+    """A prompt is no HTML, so that quotes stay quotes (templates of mistral-common do this)."""
+    template = ChatTemplate("{{ '{\"a\": ' + messages | tojson | safe + '}' }}")
+    assert template.render([{"b": "<"}]) == '{"a": [{"b": "<"}]}'
+
+
 def test_a_template_that_raises_says_why():
     """The message of raise_exception reaches the caller."""
     template = ChatTemplate("{{ raise_exception('roles must alternate') }}")
