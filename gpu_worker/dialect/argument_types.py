@@ -44,6 +44,17 @@ class ArgumentType:
         """Only a text is allowed, so that it can be passed on as it comes."""
         return self.types == {"string"}
 
+    @property
+    def may_be_text(self) -> bool:
+        """A text is allowed, maybe besides others."""
+        return self._may_be("string")
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The properties that are declared."""
+        found = (schema.get("properties") for schema in self._schemas)
+        return frozenset(name for each in found if isinstance(each, Mapping) for name in each)
+
     def at(self, name: str) -> "ArgumentType":
         """Return the place of a property."""
         found = [

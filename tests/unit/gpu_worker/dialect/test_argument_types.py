@@ -65,6 +65,14 @@ def test_places_within_places():
     assert ARGUMENTS.at("nested").at("a").is_text
     assert ARGUMENTS.at("list").element().is_text
     assert not ARGUMENTS.at("any").at("a").is_text
+    assert ARGUMENTS.at("nested").names == {"a"}
+    assert ARGUMENTS.at("any").names == ARGUMENTS.at("text").names == frozenset()
+
+
+def test_where_a_text_may_stand():
+    """A text is allowed where the schema says so, or says nothing."""
+    may_be = [name for name in SCHEMA["properties"] if ARGUMENTS.at(name).may_be_text]
+    assert may_be == ["text", "zip", "loop", "maybe", "either", "choice", "any"]
 
 
 @pytest.mark.parametrize(
