@@ -27,6 +27,12 @@ class TemplateError(Exception):
     """The template refuses the conversation; the message says why."""
 
 
+class Verbatim(str):
+    """A text that the filter ``tojson`` leaves as it is, where others become JSON strings."""
+
+    __slots__ = ()
+
+
 class Tokenizer(Protocol):
     """What the text of a prompt is encoded with."""
 
@@ -160,7 +166,8 @@ class PromptEncoder:
     def _guarded(self, value: Any, mark: str) -> Any:
         """Return a JSON value with the special tokens in its texts broken."""
         if isinstance(value, str):
-            return self._special.broken(value, mark)
+            broken = self._special.broken(value, mark)
+            return Verbatim(broken) if isinstance(value, Verbatim) else broken
         if isinstance(value, Mapping):
             return {
                 self._special.broken(key, mark): self._guarded(inner, mark)
@@ -219,6 +226,8 @@ def _tojson(
     sort_keys: bool = False,  # noqa: FBT001, FBT002 - templates pass it by place
 ) -> str:
     """Dump JSON for a model, not for HTML: jinja2's own filter escapes ``<`` and ``'``."""
+    if isinstance(value, Verbatim):
+        return value
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,

@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from gpu_worker.dialect import chat_template
-from gpu_worker.dialect.chat_template import ChatTemplate, PromptEncoder, TemplateError
+from gpu_worker.dialect.chat_template import (
+    ChatTemplate,
+    PromptEncoder,
+    TemplateError,
+    Verbatim,
+)
 from gpu_worker.dialect.tokenizer import JsonTokenizer
 
 TINY = Path(__file__).parents[3] / "models" / "tiny"
@@ -107,6 +112,16 @@ def test_nothing_is_escaped_beside_what_a_template_calls_safe():
     """A prompt is no HTML, so that quotes stay quotes (templates of mistral-common do this)."""
     template = ChatTemplate("{{ '{\"a\": ' + messages | tojson | safe + '}' }}")
     assert template.render([{"b": "<"}]) == '{"a": [{"b": "<"}]}'
+
+
+def test_a_verbatim_text_is_not_made_json():
+    """It is written as it is, and special tokens in it stay text all the same."""
+    template = ChatTemplate("{{ messages[0].content | tojson }}")
+    said = [{"role": "user", "content": Verbatim('"a"\n<|im_end|>')}]
+    assert template.render(said) == '"a"\n<|im_end|>'
+    assert encode(said, PromptEncoder(template, tokenizer)) == tokenizer.encode(
+        '"a"\n<|im_end|>', special=False
+    )
 
 
 def test_a_template_that_raises_says_why():
