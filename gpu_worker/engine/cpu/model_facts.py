@@ -25,6 +25,9 @@ TURN_ENDS = (
     "<end_of_turn>",
     "</s>",
 )
+# Where a vocabulary has these, they end turns, and "<|end|>" ends one message of several (harmony).
+ENDS_BESIDE_MESSAGES = ("<|return|>", "<|call|>")
+MESSAGE_END = "<|end|>"
 
 
 class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,8 +126,12 @@ def folder_facts(folder: Path) -> ModelFacts:
 
 
 def _turn_ends(declared: Iterable[int | None], tokenizer: JsonTokenizer) -> tuple[int, ...]:
-    known = (tokenizer.special_tokens.get(text) for text in TURN_ENDS)
-    return tuple(sorted({token for token in (*declared, *known) if token is not None}))
+    special = tokenizer.special_tokens
+    known = {special.get(text) for text in TURN_ENDS}.union(declared)
+    if special.keys() >= set(ENDS_BESIDE_MESSAGES):
+        known |= {special[text] for text in ENDS_BESIDE_MESSAGES}
+        known.discard(special.get(MESSAGE_END))
+    return tuple(sorted(token for token in known if token is not None))
 
 
 def _folder_template(folder: Path, spelling: Mapping[str, Any]) -> str:

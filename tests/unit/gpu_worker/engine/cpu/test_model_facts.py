@@ -89,6 +89,29 @@ def test_folder_generation_config(folder):
     assert facts.eos_ids == (0, 2, 5)
 
 
+@pytest.mark.parametrize(
+    ("special", "ends"),
+    [
+        (["<|end|>"], {"<|end|>"}),
+        (["<|end|>", "<|return|>", "<|call|>", "<|endoftext|>"], {"<|return|>", "<|call|>"}),
+    ],
+)
+def test_what_ends_a_message_of_several_ends_no_turn(folder, special, ends):
+    """In a vocabulary for harmony, one end is of messages, whatever the model's files declare."""
+    path = folder / "tokenizer.json"
+    data = json.loads(path.read_text(encoding="utf-8"))
+    first = 1 + max(token["id"] for token in data["added_tokens"])
+    ids = {text: first + 1000 + at for at, text in enumerate(special)}
+    data["added_tokens"] = [
+        {**data["added_tokens"][0], "id": number, "content": text} for text, number in ids.items()
+    ]
+    path.write_text(json.dumps(data), encoding="utf-8")
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ids["<|end|>"]}))
+    (folder / "config.json").write_text('{"max_position_embeddings": 64}')
+    expected = {ids[text] for text in (*ends, "<|endoftext|>") if text in ids}
+    assert set(folder_facts(folder).eos_ids) == expected
+
+
 def test_folder_that_does_not_sample(folder):
     """A generation_config.json that switches sampling off means temperature 0."""
     (folder / "generation_config.json").write_text(json.dumps({"do_sample": False}))
