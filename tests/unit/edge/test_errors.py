@@ -24,6 +24,7 @@ TABLE = [
     ("ALREADY_EXISTS", 500, "upstream_error", "internal error, please report the x-request-id"),
     ("CONFLICT", 500, "upstream_error", "internal error, please report the x-request-id"),
     ("INTERNAL", 500, "upstream_error", "internal error, please report the x-request-id"),
+    ("PERMISSION_DENIED", 500, "upstream_error", "internal error, please report the x-request-id"),
     ("UNSPECIFIED", 500, "upstream_error", "internal error, please report the x-request-id"),
 ]
 
