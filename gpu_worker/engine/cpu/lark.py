@@ -109,25 +109,29 @@ class _Rules:
 
     def _free(self, free: Free) -> tuple[str, str]:
         pieces = self._pieces(free.until)
-        if len(pieces) != 1:
-            raise GrammarError("free text must end with some text or with one special token")
+        special = [at for at, piece in enumerate(pieces) if piece.startswith("<")]
+        if not pieces or len(special) > 1:
+            raise GrammarError("free text must end with some text, with one special token at most")
         if not 0 <= free.least <= (free.least if free.most is None else free.most):
             raise GrammarError(f"a text cannot be {free.least} to {free.most} characters long")
         body = ANY
         if free.least or free.most is not None:
             body = f"/(?s:.{_times(free.least, free.most)})/"
         if free.without:
-            body = self._terminal(body, free.without)
-        if pieces[0].startswith("<"):
-            # Free text cannot run over a special token, so that the first one ends it.
-            return "", f"{body} {pieces[0]}"
-        return f"[suffix={pieces[0]}]", body
+            # Only a terminal can be what others are not.
+            unwanted = " | ".join(map(json.dumps, free.without))
+            body = self._terminal(f"{body} & ~({ANY} ({unwanted}) {ANY})")
+        if not special:
+            return f"[suffix={pieces[0]}]", body
+        # Free text cannot run over a special token, so that the first one ends it.
+        if special[0]:
+            body = self._terminal(f"{body} {pieces[0]}")
+        return "", " ".join([body, *pieces[special[0] :]])
 
-    def _terminal(self, body: str, without: tuple[str, ...]) -> str:
-        """Add a terminal, which alone can be what others are not, and return its name."""
+    def _terminal(self, body: str) -> str:
+        """Add a terminal and return its name."""
         name = f"T{len(self.lines)}"
-        unwanted = " | ".join(map(json.dumps, without))
-        self.lines.append(f"{name}: {body} & ~({ANY} ({unwanted}) {ANY})")
+        self.lines.append(f"{name}: {body}")
         return name
 
     def _pieces(self, text: str) -> list[str]:

@@ -49,9 +49,18 @@ def test_free_text_has_a_length_and_no_unwanted_texts():
         lark(Free("x", least=3, most=2), {})
 
 
-@pytest.mark.parametrize("until", ["", "\n<|end|>", "<tool><|end|>"])
+def test_text_around_the_special_token_that_ends_a_free_text():
+    """What stands before the token is the last of the text, and what follows it is a literal."""
+    assert lark(Free("</<|end|>a>"), SPECIAL).splitlines()[1:] == [
+        'r0: T1 <[7]> "a>"',
+        'T1: /(?s:.*)/ "</"',
+    ]
+    assert rules(Free("<|end|>a>"))[1] == '/(?s:.*)/ <[7]> "a>"'
+
+
+@pytest.mark.parametrize("until", ["", "<tool><|end|>", "<|end|> <|end|>"])
 def test_free_text_needs_one_end(until: str):
-    """What is not one text or one special token cannot be looked for."""
+    """Nothing cannot be looked for, and neither can several special tokens."""
     with pytest.raises(GrammarError, match="free text"):
         lark(Free(until), SPECIAL)
 
