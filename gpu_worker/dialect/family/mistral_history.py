@@ -1,0 +1,176 @@
+"""Conversations as Mistral's templates take them.
+
+Mistral's own library does the same before it writes a prompt (``protocol/instruct/normalize.py``
+and ``validator.py`` in mistral-common at bc022b9): messages of one role in a row are one, system
+texts stand in the last user message where there is no other place for them (up to tokenizer v3),
+results stand in the order of their calls, for that is how later models tell which is which, and
+ids of calls have nine letters and digits.
+"""
+
+import itertools
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from gpu_worker.dialect.messages import Message
+
+Chunk = Mapping[str, str]
+"""Part of a content: ``type`` is ``text`` or ``thinking``, which also names the other key."""
+
+ID_LENGTH = 9
+_ID = re.compile(f"[a-zA-Z0-9]{{{ID_LENGTH}}}")
+_ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_TEXTS = ("content", "reasoning", "reasoning_content")
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    """What a template takes of a history."""
+
+    takes_systems: bool = True  # as messages of their own
+    takes_thoughts: bool = False  # as chunks of a content
+    takes_text_beside_calls: bool = True  # in one message
+    results_are_json: bool = False  # it writes them into JSON as they are
+    # To think as the model has learned it: what stands in its template's own system message. The
+    # template writes that only where the conversation has none.
+    instructions: tuple[Chunk, ...] = ()
+
+    def with_systems(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Return messages with the system texts where the template takes them."""
+        return messages if self.takes_systems else _in_last_user(messages)
+
+    def written(self, messages: Iterable[Message], *, thinks: bool) -> list[Message]:
+        """Return messages that the template takes.
+
+        Args:
+            messages: in OpenAI's shape.
+            thinks: the model is asked to.
+        """
+        written = [
+            self._shaped(message) for message in _with_short_ids(_in_order(_merged(messages)))
+        ]
+        return self._instructed(written) if thinks and self.instructions else written
+
+    def _shaped(self, message: Message) -> Message:
+        if message.get("tool_calls") and not self.takes_text_beside_calls:
+            message = {**message, "content": ""}
+        if message["role"] == "tool" and self.results_are_json:
+            message = {**message, "content": _as_json(message["content"])}
+        thought = message.get("reasoning")
+        if not (thought and self.takes_thoughts):
+            return message
+        said = [_text(message["content"])] if message["content"] else []
+        rest = {key: value for key, value in message.items() if key not in _TEXTS}
+        return {**rest, "content": [{"type": "thinking", "thinking": thought}, *said]}
+
+    def _instructed(self, messages: list[Message]) -> list[Message]:
+        """Put the instructions before the first system message."""
+        systems = (place for place, each in enumerate(messages) if each["role"] == "system")
+        place = next(systems, None)
+        if place is None:
+            return messages
+        *before, last = self.instructions
+        own = f"\n\n{messages[place]['content']}"
+        if last["type"] == "text":
+            chunks = [*before, _text(last["text"] + own)]
+        else:
+            chunks = [*before, last, _text(own)]
+        content = chunks[0]["text"] if len(chunks) == 1 else chunks
+        said = {**messages[place], "content": content}
+        return [*messages[:place], said, *messages[place + 1 :]]
+
+
+def short_id(text: str) -> str:
+    """Return the id of a call in nine letters and digits; the same text has the same."""
+    if _ID.fullmatch(text):
+        return text
+    digest = blake2b(text.encode(errors="surrogatepass"), digest_size=ID_LENGTH).digest()
+    return "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in digest)
+
+
+def _in_last_user(messages: Sequence[Message]) -> Sequence[Message]:
+    text = _joined(message["content"] for message in messages if message["role"] == "system")
+    others = [message for message in messages if message["role"] != "system"]
+    users = [place for place, message in enumerate(others) if message["role"] == "user"]
+    if not text:
+        return others
+    if not users:
+        return [{"role": "user", "content": text}, *others]
+    last = users[-1]
+    said = {**others[last], "content": _joined((text, others[last]["content"]))}
+    return [*others[:last], said, *others[last + 1 :]]
+
+
+def _merged(messages: Iterable[Message]) -> list[Message]:
+    """Make one message of several in a row by a user, or by the model if it did not call."""
+    merged: list[Message] = []
+    for message in messages:
+        last = merged[-1] if merged else None
+        if (
+            last is None
+            or message["role"] not in {"user", "assistant"}
+            or message["role"] != last["role"]
+            or last.get("tool_calls")
+        ):
+            merged.append(message)
+            continue
+        texts = {key: (last.get(key, ""), message.get(key, "")) for key in _TEXTS}
+        joined = {
+            key: _joined(both) for key, both in texts.items() if key == "content" or any(both)
+        }
+        merged[-1] = {**message, **joined}
+    return merged
+
+
+def _in_order(messages: Iterable[Message]) -> Iterator[Message]:
+    """Sort results by the calls before them."""
+    places: dict[str, int] = {}
+    for role, group in itertools.groupby(messages, key=lambda message: message["role"]):
+        if role == "tool":
+            yield from sorted(group, key=lambda result: places.get(_id(result), len(places)))
+            continue
+        for message in group:
+            places = {call["id"]: at for at, call in enumerate(message.get("tool_calls", ()))}
+            yield message
+
+
+def _with_short_ids(messages: Iterable[Message]) -> Iterator[Message]:
+    """Shorten ids, and name the function of each result, which models of tokenizer v2 read."""
+    names: dict[str, str] = {}
+    for message in messages:
+        if message["role"] == "tool":
+            number = _id(message)
+            name = {"name": names[number]} if number in names else {}
+            yield {**message, **name, "tool_call_id": short_id(number)}
+        elif calls := message.get("tool_calls"):
+            names |= {call["id"]: call["function"]["name"] for call in calls}
+            short: list[Mapping[str, Any]] = [
+                {**call, "id": short_id(call["id"])} for call in calls
+            ]
+            yield {**message, "tool_calls": short}
+        else:
+            yield message
+
+
+def _id(result: Message) -> str:
+    text: str = result.get("tool_call_id", "")
+    return text
+
+
+def _as_json(content: str) -> str:
+    try:
+        json.loads(content)
+    except (ValueError, RecursionError):
+        return json.dumps(content, ensure_ascii=False)
+    return content
+
+
+def _text(text: str) -> Chunk:
+    return {"type": "text", "text": text}
+
+
+def _joined(texts: Iterable[str]) -> str:
+    return "\n\n".join(text for text in texts if text)
