@@ -84,7 +84,15 @@ class JsonCall:
             self._scan = JsonScan("{")
             self._step = self._in_arguments
             return at
+        if not (self.begun or self._may_begin(text[at])):
+            return self._fail(at)
         return self._begin_value(text, at, self._take_value)
+
+    def _may_begin(self, character: str) -> bool:
+        """Tell whether a value of a call may begin so."""
+        if self._key in ARGUMENTS:
+            return character in '{"n'
+        return character == '"' or not (self._exact or self._key == "name")
 
     def _begin_value(self, text: str, at: int, take: Callable[[str], None]) -> int:
         self._scan = JsonScan(text[at])

@@ -77,11 +77,9 @@ class LlamaCalls:
 
 
 def _call_grammar(tool: Tool) -> Grammar:
+    # In the pieces that JSON is made of: where content in JSON is allowed as well, a compiler that
+    # does not look ahead can then go on with either for as long as they are the same.
     name = json.dumps(tool.name, ensure_ascii=False)
-    return grammar.Sequence(
-        (
-            grammar.Literal(f'{{"name": {name}, "parameters": '),
-            grammar.Json(json.dumps(tool.arguments_schema(), ensure_ascii=False)),
-            grammar.Literal("}"),
-        )
-    )
+    pieces = ("{", '"name"', ": ", name, ", ", '"parameters"', ": ")
+    arguments = grammar.Json(json.dumps(tool.arguments_schema(), ensure_ascii=False))
+    return grammar.Sequence((*map(grammar.Literal, pieces), arguments, grammar.Literal("}")))

@@ -1,8 +1,8 @@
 """Reads a call as Llama writes those of its built-in tools: ``brave_search.call(query="…")``.
 
 The models' templates print texts between quotes without escaping anything, so that a quote ends
-a text only in front of a comma or of the closing bracket. Any other value has its type from the
-tool's schema.
+a text only in front of the next key or of the closing bracket. Any other value has its type from
+the tool's schema.
 """
 
 import re
@@ -14,6 +14,7 @@ from gpu_worker.dialect.tools import CallPiece, Tool
 
 _KEY = re.compile(r"\s*\w*\s*")
 _IN_TEXT = re.compile(r"[\"'\\]")
+_AFTER_TEXT = re.compile(r"\s*(,\s*\w*\s*)?")
 _AFTER_SCALAR = re.compile(r"[,)]")
 
 
@@ -140,21 +141,29 @@ class BuiltinCall:
         return at
 
     def _after_quote(self, text: str, at: int) -> int:
+        """Hold back what may be the end of the text, up to the next key or the closing bracket."""
         character = text[at]
-        if character.isspace():
+        backslash, _, after = self._held.rpartition(self._quote)
+        if character == ")" and not after.strip(", "):
+            self._end_text(backslash)
+            self._end()
+        elif character == "=" and after.strip(", "):
+            self._end_text(backslash)
+            self._begin_value(after.strip()[1:].strip())
+        elif _AFTER_TEXT.fullmatch(after + character):
             self._held += character
-            return at + 1
-        backslash = "\\" if self._held.startswith("\\") else ""
-        if character not in ",)":
+        else:
             self._add(self._held.removeprefix("\\"))
             self._step = self._in_text
             return at
+        return at + 1
+
+    def _end_text(self, backslash: str) -> None:
         self._add(backslash)
         if self._is_passed_on:
             self._pieces.append(CallPiece(arguments='"'))
         else:
             self._give("".join(self._value))
-        return self._after_value(text, at)
 
     def _add(self, text: str) -> None:
         """Take more of a text between quotes."""

@@ -1,0 +1,44 @@
+"""What a grammar allows to be written, byte by byte, without a model."""
+
+import random
+
+import llguidance
+
+from gpu_worker.engine.cpu.lark import lark
+from gpu_worker.engine.grammar import Grammar
+
+_BYTES = llguidance.LLTokenizer("byte")
+_END = _BYTES.eos_token
+
+
+class GrammarTexts:
+    """The texts of one grammar; markers in it are text as well."""
+
+    def __init__(self, grammar: Grammar) -> None:
+        self._grammar = llguidance.LLMatcher.grammar_from_lark(lark(grammar, {}))
+        if message := llguidance.LLMatcher.validate_grammar(self._grammar, _BYTES):
+            raise AssertionError(message)
+
+    def allow(self, text: str) -> bool:
+        """Tell whether a text is one of them, from beginning to end."""
+        matcher = self._matcher()
+        data = text.encode()
+        return matcher.try_consume_tokens(list(data)) == len(data) and matcher.is_accepting()
+
+    def random(self, seed: int) -> str:
+        """Return one of them, in which a string goes on about as long as it need."""
+        chance, matcher, data = random.Random(seed), self._matcher(), bytearray()
+        while not matcher.is_stopped():
+            mask = matcher.compute_bitmask()
+            allowed = [at for at in range(_END + 1) if mask[at // 8] >> at % 8 & 1]
+            # What ends something comes up rarely among the characters of a string.
+            ends = [at for at in allowed if at == _END or at in b'"}]']
+            token = chance.choice(ends if ends and chance.random() < 0.2 else allowed)
+            matcher.consume_token(token)
+            if token != _END:
+                data.append(token)
+        assert not matcher.is_error(), matcher.get_error()
+        return data.decode()
+
+    def _matcher(self) -> llguidance.LLMatcher:
+        return llguidance.LLMatcher(_BYTES, self._grammar)
