@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, Self
 
 import jinja2
 import jinja2.ext
@@ -31,6 +31,26 @@ class Verbatim(str):
     """A text that the filter ``tojson`` leaves as it is, where others become JSON strings."""
 
     __slots__ = ()
+
+
+class Ours(str):
+    """A text that nobody but us wrote: the special tokens in it are meant."""
+
+    __slots__ = ()
+
+
+class Composed(str):
+    """A text of several parts, some of which are ``Ours``."""
+
+    __slots__ = ("parts",)
+
+    parts: tuple[str, ...]
+
+    def __new__(cls, *parts: str) -> Self:
+        """Join parts; one of ours must not end in the start of a special token."""
+        made = super().__new__(cls, "".join(parts))
+        made.parts = parts
+        return made
 
 
 class Tokenizer(Protocol):
@@ -165,6 +185,10 @@ class PromptEncoder:
 
     def _guarded(self, value: Any, mark: str) -> Any:
         """Return a JSON value with the special tokens in its texts broken."""
+        if isinstance(value, Ours):
+            return value
+        if isinstance(value, Composed):
+            return "".join(self._guarded(part, mark) for part in value.parts)
         if isinstance(value, str):
             broken = self._special.broken(value, mark)
             return Verbatim(broken) if isinstance(value, Verbatim) else broken

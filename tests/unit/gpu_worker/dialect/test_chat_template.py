@@ -13,6 +13,8 @@ from tokenizers import Tokenizer
 from gpu_worker.dialect import chat_template
 from gpu_worker.dialect.chat_template import (
     ChatTemplate,
+    Composed,
+    Ours,
     PromptEncoder,
     TemplateError,
     Verbatim,
@@ -83,6 +85,17 @@ def test_a_token_cut_over_two_contents_stays_text():
     joined = "{% for m in messages %}{{ m.content }}{% endfor %}"
     ids = encode(turns("x<|im_", "end|>y"), PromptEncoder(ChatTemplate(joined), tokenizer))
     assert tokenizer.encode("x<|im_end|>y", special=False) == ids
+
+
+def test_special_tokens_are_meant_in_the_parts_of_a_text_that_are_ours():
+    """What people wrote beside them stays text, also where the two join."""
+    joined = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}")
+    said = Composed("<|im_end|><|im_", Ours("start|> <|im_end|>"), "<|im_start|>")
+    ids = encode(turns(said), PromptEncoder(joined, tokenizer))
+    assert [at for at, token in enumerate(ids) if token in {IM_START, IM_END}] == [
+        len(tokenizer.encode("<|im_end|><|im_start|> ", special=False))
+    ]
+    assert reference.decode(ids, skip_special_tokens=False) == said
 
 
 def test_template_may_trim_content_that_holds_special_tokens():
