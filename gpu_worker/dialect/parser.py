@@ -175,7 +175,7 @@ class Parser:
         text = self._held
         found = [(at, marker) for marker in markers if (at := text.find(marker)) >= 0]
         if not found:
-            clear = len(text) - max((_begun(text, marker) for marker in markers), default=0)
+            clear = len(text) - max((begun(text, marker) for marker in markers), default=0)
             self._held = text[clear:]
             self._show(text[:clear], self._state)
             return False
@@ -236,7 +236,7 @@ class Parser:
             self.output.say(text)
 
 
-def _begun(text: str, marker: str) -> int:
+def begun(text: str, marker: str) -> int:
     """Return how much of a marker the text ends in."""
     at = text.find(marker[0], max(0, len(text) - len(marker) + 1))
     while at >= 0:
