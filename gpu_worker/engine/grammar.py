@@ -24,6 +24,7 @@ class Free(msgspec.Struct, frozen=True):
     until: str
     # Of the text before that:
     without: tuple[str, ...] = ()  # what it may not contain
+    not_first: str = ""  # characters that it may not begin with, whitespace aside
     least: int = 0  # characters
     most: int | None = None  # characters; None: without bound
 

@@ -117,10 +117,11 @@ class _Rules:
         body = ANY
         if free.least or free.most is not None:
             body = f"/(?s:.{_times(free.least, free.most)})/"
-        if free.without:
+        unwanted = [f"({ANY} {json.dumps(text)} {ANY})" for text in free.without]
+        unwanted += [f"(/\\s*/ {json.dumps(first)} {ANY})" for first in free.not_first]
+        if unwanted:
             # Only a terminal can be what others are not.
-            unwanted = " | ".join(map(json.dumps, free.without))
-            body = self._terminal(f"{body} & ~({ANY} ({unwanted}) {ANY})")
+            body = self._terminal(f"{body} & ~({' | '.join(unwanted)})")
         if not special:
             return f"[suffix={pieces[0]}]", body
         # Free text cannot run over a special token, so that the first one ends it.

@@ -68,11 +68,13 @@ async def test_ids_without_text_are_never_allowed(compiler):
         ("abcde</b>.", False),
         ("a<i>b</b>.", False),
         ("ab</b>x</b>.", False),
+        (" [a</b>.", False),
+        ("a[</b>.", True),
     ],
 )
 async def test_free_text_is_bounded(compiler, tokenizer, text: str, fits: bool):
     """Its characters are counted, what it must not contain is not allowed, and its end ends it."""
-    free = Free("</b>", without=("<i>", "</i>"), least=2, most=4)
+    free = Free("</b>", without=("<i>", "</i>"), not_first="[{", least=2, most=4)
     state = await compiler.begin(Sequence((free, Literal("."))))
     allowed = True
     for token in tokenizer.encode(text, special=False):

@@ -43,8 +43,11 @@ def test_free_text_has_a_length_and_no_unwanted_texts():
     assert rules(Free("<|end|>", least=0, most=3))[1] == "/(?s:.{0,3})/ <[7]>"
     assert lark(Free("x", without=("a", '"\n'), most=9), {}).splitlines()[1:] == [
         'r0[suffix="x"]: T1',
-        r'T1: /(?s:.{0,9})/ & ~(/(?s:.*)/ ("a" | "\"\n") /(?s:.*)/)',
+        'T1: /(?s:.{0,9})/ & ~((/(?s:.*)/ "a" /(?s:.*)/) | (/(?s:.*)/ "\\"\\n" /(?s:.*)/))',
     ]
+    assert lark(Free("x", not_first="[{"), {}).splitlines()[2] == (
+        r'T1: /(?s:.*)/ & ~((/\s*/ "[" /(?s:.*)/) | (/\s*/ "{" /(?s:.*)/))'
+    )
     with pytest.raises(GrammarError, match="3 to 2 characters"):
         lark(Free("x", least=3, most=2), {})
 
