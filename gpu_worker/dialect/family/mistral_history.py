@@ -37,6 +37,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     # To think as the model has learned it: what stands in its template's own system message. The
     # template writes that only where the conversation has none.
     instructions: tuple[Chunk, ...] = ()
+    begins_thought: str = ""  # a marker; who writes it into a system message gives instructions too
 
     def with_systems(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Return messages with the system texts where the template takes them."""
@@ -68,10 +69,10 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
     def _instructed(self, messages: list[Message]) -> list[Message]:
         """Put the instructions before the first system message."""
-        systems = (place for place, each in enumerate(messages) if each["role"] == "system")
-        place = next(systems, None)
-        if place is None:
+        systems = [place for place, each in enumerate(messages) if each["role"] == "system"]
+        if not systems or any(self.begins_thought in messages[at]["content"] for at in systems):
             return messages
+        place = systems[0]
         *before, last = self.instructions
         own = f"\n\n{messages[place]['content']}"
         if last["type"] == "text":

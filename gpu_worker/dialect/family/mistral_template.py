@@ -55,6 +55,7 @@ def history(template: ChatTemplate, thoughts: ThoughtMarkers | None) -> History:
         takes_text_beside_calls=bool(spoken) or not silent,
         results_are_json=f'"content": {_PROBE}' in _rendered(template, [_USER, calls, _RESULT]),
         instructions=_instructions(template, thoughts) if thoughts else (),
+        begins_thought=thoughts.begin if thoughts else "",
     )
 
 
