@@ -75,7 +75,10 @@ def load(kind: type[T], service: str, environ: Mapping[str, str]) -> T:
     ]
     if problems:
         raise ConfigError(problems)
-    return kind(**values)
+    try:
+        return kind(**values)
+    except ValueError as error:  # settings that do not fit together
+        raise ConfigError([str(error)]) from error
 
 
 def explicit(service: str, field: str, environ: Mapping[str, str]) -> tuple[str, Any] | None:

@@ -42,7 +42,7 @@ def run(service: Callable[[], Service], *, grace_s: float) -> None:
     """Run a service until SIGTERM or SIGINT, then leave the process with its exit status.
 
     Args:
-        service: makes the service inside the running event loop.
+        service: makes the service inside the running event loop; may raise StartError.
         grace_s: how long drain() may take.
     """
     parent.follow(os.environ)
@@ -52,7 +52,10 @@ def run(service: Callable[[], Service], *, grace_s: float) -> None:
 
 async def _live(make: Callable[[], Service], grace_s: float) -> int:
     stopping = _signals()
-    service = make()
+    try:
+        service = make()
+    except StartError as error:
+        return _not_started(error)
     try:
         starting = asyncio.create_task(service.start())
         stop = asyncio.create_task(stopping.wait())
@@ -68,13 +71,17 @@ async def _live(make: Callable[[], Service], grace_s: float) -> int:
         log.info("service_draining", grace_s=grace_s)
         await _bounded(service.drain(), grace_s)
     except (StartError, OSError) as error:
-        log.error("service_not_started", reason=str(error))  # noqa: TRY400 - a sentence, no trace
-        parent.tell(os.environ, {"error": str(error)})
-        return 1
+        return _not_started(error)
     finally:
         await service.stop()
     log.info("service_stopped")
     return 0
+
+
+def _not_started(error: Exception) -> int:
+    log.error("service_not_started", reason=str(error))
+    parent.tell(os.environ, {"error": str(error)})
+    return 1
 
 
 async def _bounded(work: Coroutine[Any, Any, None], limit_s: float) -> None:

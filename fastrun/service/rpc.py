@@ -1,9 +1,10 @@
-"""gRPC as fastrun uses it: channel and server options, interceptors, health and reflection."""
+"""gRPC as fastrun uses it: channels and servers, their options, health and reflection."""
 
 from __future__ import annotations  # grpc's classes are generic in their stubs only
 
-import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import asyncio
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
@@ -13,15 +14,12 @@ from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from fastrun.service import errors, logs
-from fastrun.service.errors import ServiceError
-from fastrun.v1.error_pb2 import ErrorReason
-
-log = structlog.get_logger()
+from fastrun.service.identity import Role
+from fastrun.service.interceptor import REQUEST_ID, ServerInterceptor
+from fastrun.service.tls import ClientTls, Tls
 
 MAX_MESSAGE_BYTES = 32 << 20
-REQUEST_ID = "x-request-id"
-_REQUEST_ID_FORM = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+OLD_CHANNEL_GRACE_S = 30.0
 
 _SIZES = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -52,20 +50,74 @@ SERVER_OPTIONS: list[tuple[str, Any]] = [
 ]
 
 
-def channel(address: str) -> grpc.aio.Channel:
-    """Open a channel to ``host:port``; it connects when first used."""
-    return grpc.aio.insecure_channel(
+def channel(
+    address: str, role: Role | None = None, tls: ClientTls | None = None
+) -> grpc.aio.Channel:
+    """Open a channel to ``host:port``; it connects when first used.
+
+    It shows the certificate that is current now as long as it lives, also when it connects again:
+    who keeps a link for long opens a new channel for each session, or uses a FreshChannel.
+
+    Args:
+        address: where.
+        role: whom its certificate has to be of; only with ``tls``.
+        tls: what to show and whom to trust; None: plaintext.
+    """
+    interceptors = [_RequestIdOut(), _RequestIdOutStream()]
+    if tls is None:
+        return grpc.aio.insecure_channel(
+            address, options=CHANNEL_OPTIONS, interceptors=interceptors
+        )
+    assert role is not None
+    return grpc.aio.secure_channel(
         address,
-        options=CHANNEL_OPTIONS,
-        interceptors=[_RequestIdOut(), _RequestIdOutStream()],
+        tls.channel_credentials(),
+        options=[*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", role.dns_name)],
+        interceptors=interceptors,
     )
 
 
-class RpcServer:
-    """A gRPC server with health, reflection and our interceptors."""
+class FreshChannel:
+    """A channel for calls now and then, opened anew once the certificates have been replaced."""
 
-    def __init__(self) -> None:
-        self._server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=[_ServerInterceptor()])
+    def __init__(self, address: str, role: Role, tls: Tls | None) -> None:
+        self._open = functools.partial(channel, address, role)
+        self._tls = tls
+        self._pem = tls.current() if tls else None
+        self._channel = self._open(self._pem)
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def get(self) -> grpc.aio.Channel:
+        """Return the channel for the next call; ask again for each."""
+        pem = self._tls.current() if self._tls else None
+        if pem is not self._pem:
+            old, self._channel, self._pem = self._channel, self._open(pem), pem
+            task = asyncio.create_task(old.close(OLD_CHANNEL_GRACE_S), name="close-channel")
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+        return self._channel
+
+    async def close(self) -> None:
+        """Close it; calls that run are cancelled."""
+        for task in self._closing:
+            task.cancel()
+        await asyncio.gather(*self._closing, return_exceptions=True)
+        await self._channel.close()
+
+
+class RpcServer:
+    """A gRPC server with health, reflection and our interceptors.
+
+    Args:
+        tls: what it shows and whom it trusts, and each call has to be one that its peer may make:
+            see fastrun.service.identity. None: plaintext, and whoever reaches it may do all.
+    """
+
+    def __init__(self, tls: Tls | None = None) -> None:
+        self._tls = tls
+        self._server = grpc.aio.server(
+            options=SERVER_OPTIONS, interceptors=[ServerInterceptor(authorize=tls is not None)]
+        )
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         self._names: list[str] = []
@@ -93,7 +145,11 @@ class RpcServer:
             [*self._names, reflection.SERVICE_NAME, health.SERVICE_NAME], self._server
         )
         try:
-            port = self._server.add_insecure_port(address)
+            port = (
+                self._server.add_secure_port(address, self._tls.server_credentials())
+                if self._tls
+                else self._server.add_insecure_port(address)
+            )
         except RuntimeError as error:
             raise OSError(f"cannot listen on {address}: is the port in use?") from error
         await self._server.start()
@@ -112,92 +168,6 @@ class RpcServer:
     async def _set_health(self, status: int) -> None:
         for name in ("", *self._names):
             await self._health.set(name, status)
-
-
-class _ServerInterceptor(grpc.aio.ServerInterceptor):
-    """Binds the request id to the log, and turns exceptions into status and trailer."""
-
-    async def intercept_service(
-        self,
-        continuation: Callable[
-            [grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]
-        ],
-        details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler[Any, Any] | None:
-        handler = await continuation(details)
-        # Reflection and health are async generators of the library's own and fail by themselves.
-        if handler is None or not details.method.startswith("/fastrun."):
-            return handler
-        request_id = _request_id_of(details.invocation_metadata)
-        make: Any
-        inner: Any
-        if handler.response_streaming:
-            kind = "stream_stream" if handler.request_streaming else "unary_stream"
-            inner, make = getattr(handler, kind), getattr(grpc, f"{kind}_rpc_method_handler")
-            guarded: Any = _guard_stream(inner, request_id)
-        else:
-            kind = "stream_unary" if handler.request_streaming else "unary_unary"
-            inner, make = getattr(handler, kind), getattr(grpc, f"{kind}_rpc_method_handler")
-            guarded = _guard(inner, request_id)
-        result: grpc.RpcMethodHandler[Any, Any] = make(
-            guarded,
-            request_deserializer=handler.request_deserializer,
-            response_serializer=handler.response_serializer,
-        )
-        return result
-
-
-def _guard(inner: Callable[..., Awaitable[Any]], request_id: str | None) -> Callable[..., Any]:
-    async def run(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-        _bind(request_id)
-        try:
-            return await inner(request, context)
-        except Exception as error:  # noqa: BLE001 - the boundary: every failure gets its trailer
-            await _fail(context, error)
-
-    return run
-
-
-def _guard_stream(inner: Callable[..., Any], request_id: str | None) -> Callable[..., Any]:
-    """Guard a handler that is an async generator, or a coroutine that uses context.write()."""
-
-    async def run(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        _bind(request_id)
-        try:
-            result = inner(request, context)
-            if isinstance(result, AsyncIterator):
-                async for message in result:
-                    await context.write(message)
-            else:
-                await result
-        except Exception as error:  # noqa: BLE001 - the boundary: every failure gets its trailer
-            await _fail(context, error)
-
-    return run
-
-
-async def _fail(context: grpc.aio.ServicerContext[Any, Any], error: Exception) -> None:
-    if isinstance(error, grpc.aio.AbortError):
-        raise error
-    if isinstance(error, ServiceError):
-        await errors.abort(context, error)
-    log.error("call_failed", trace=logs.trace(error))
-    await errors.abort(
-        context, ServiceError(ErrorReason.ERROR_REASON_INTERNAL, "internal error, see the logs")
-    )
-
-
-def _bind(request_id: str | None) -> None:
-    structlog.contextvars.clear_contextvars()
-    if request_id:
-        structlog.contextvars.bind_contextvars(request_id=request_id)
-
-
-def _request_id_of(metadata: Any) -> str | None:
-    for key, value in metadata or ():
-        if key == REQUEST_ID and isinstance(value, str) and _REQUEST_ID_FORM.fullmatch(value):
-            return value
-    return None
 
 
 def _with_request_id(details: Any) -> Any:
