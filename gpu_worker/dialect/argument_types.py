@@ -125,7 +125,7 @@ def _alternatives(schema: Any, root: Any, depth: int = _REFERENCES) -> Iterator[
         return
     reference = schema.get("$ref")
     if isinstance(reference, str):
-        yield from _alternatives(_resolved(reference, root), root, depth - 1)
+        yield from _alternatives(resolved(reference, root), root, depth - 1)
         return
     parts = [
         part
@@ -139,7 +139,8 @@ def _alternatives(schema: Any, root: Any, depth: int = _REFERENCES) -> Iterator[
         yield schema
 
 
-def _resolved(reference: str, root: Any) -> Any:
+def resolved(reference: str, root: Any) -> Any:
+    """Return what a reference within a schema refers to; None if that is nowhere."""
     place = root
     for step in reference.removeprefix("#").split("/")[1:]:
         if not isinstance(place, Mapping):
