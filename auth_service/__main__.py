@@ -20,6 +20,7 @@ from fastrun.service.config import host_and_port
 from fastrun.service.metrics import AdminServer
 from fastrun.service.rpc import RpcServer
 from fastrun.service.streams import backoff_s
+from fastrun.service.tls import Tls
 from fastrun.v1 import admin_pb2, admin_pb2_grpc, auth_pb2, auth_pb2_grpc
 
 log = structlog.get_logger()
@@ -33,7 +34,7 @@ class AuthService:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._metrics = Metrics()
-        self._server = RpcServer()
+        self._server = RpcServer(Tls.of(config))
         self._admin = AdminServer(
             self._metrics.registry, alive=lambda: None, ready=lambda: self._not_ready
         )

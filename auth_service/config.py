@@ -1,13 +1,15 @@
 """Settings of the auth service."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
 
 from fastrun.service.config import environment
+from fastrun.service.tls import TlsSettings
 
 
-class Config(msgspec.Struct, frozen=True, kw_only=True):
+class Config(TlsSettings, frozen=True, kw_only=True):
     """Read from FASTRUN_AUTH_* and DATABASE_URL; see fastrun.service.config."""
 
     database_url: Annotated[str, environment("DATABASE_URL")]
@@ -26,3 +28,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """debug, info, warning or error."""
     grace_s: Annotated[float, msgspec.Meta(ge=0)] = 10.0
     """How long running calls may take after SIGTERM."""
+
+    @property
+    def peer_addresses(self) -> Sequence[str]:
+        """See TlsSettings."""
+        return (self.listen,)

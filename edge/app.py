@@ -31,6 +31,7 @@ from edge.serving import Serving
 from edge.worker_link import Workers
 from fastrun.service.config import host_and_port
 from fastrun.service.metrics import AdminServer
+from fastrun.service.tls import Tls
 
 BACKLOG = 1024
 CUT_OFF_S = 0.2
@@ -42,17 +43,20 @@ class Edge:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._metrics = Metrics()
-        self._auth = AuthLink(config.auth_address, timeout_s=config.verify_timeout_s)
+        tls = Tls.of(config)
+        self._auth = AuthLink(config.auth_address, timeout_s=config.verify_timeout_s, tls=tls)
         self._scheduler = SchedulerLink(
             config.scheduler_addresses,
             edge_id=secrets.token_hex(8),
             scheduler_timeout_s=config.scheduler_timeout_s,
+            tls=tls,
         )
         self._workers = Workers(
             self._scheduler,
             connect_timeout_s=config.connect_timeout_s,
             abort_timeout_s=config.abort_timeout_s,
             large_request_bytes=config.large_request_bytes,
+            tls=tls,
         )
         self._middleware = Middleware(self._routes(), self._metrics, Cors(config.cors_origins))
         self._runner = web.ServerRunner(

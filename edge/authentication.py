@@ -16,6 +16,8 @@ from edge.errors import INVALID_KEY, KEYS_UNCHECKED, Refusal
 from fastrun.service import rpc
 from fastrun.service.api_key import key_sha256, well_formed
 from fastrun.service.errors import ServiceError
+from fastrun.service.identity import Role
+from fastrun.service.tls import Tls
 from fastrun.v1 import auth_pb2_grpc
 from fastrun.v1.auth_pb2 import VerifyKeyRequest, VerifyKeyResponse
 
@@ -35,11 +37,8 @@ class Caller:
 class AuthLink:
     """Asks the auth service."""
 
-    def __init__(self, address: str, *, timeout_s: float) -> None:
-        self._channel = rpc.channel(address)
-        self._stub: auth_pb2_grpc.AuthServiceAsyncStub = auth_pb2_grpc.AuthServiceStub(
-            self._channel
-        )
+    def __init__(self, address: str, *, timeout_s: float, tls: Tls | None) -> None:
+        self._channel = rpc.FreshChannel(address, Role.AUTH, tls)
         self._timeout_s = timeout_s
         self.was_reached = False
         """Whether the service has been there since this process started."""
@@ -50,8 +49,11 @@ class AuthLink:
         Raises:
             ServiceError: NOT_FOUND when there is no such key.
         """
+        stub: auth_pb2_grpc.AuthServiceAsyncStub = auth_pb2_grpc.AuthServiceStub(
+            self._channel.get()
+        )
         try:
-            answer = await self._stub.VerifyKey(
+            answer = await stub.VerifyKey(
                 VerifyKeyRequest(key_sha256=digest), timeout=self._timeout_s
             )
         except grpc.aio.AioRpcError as error:
@@ -61,11 +63,11 @@ class AuthLink:
 
     async def reach(self) -> None:
         """Return when the service has been there once."""
-        await self._channel.channel_ready()
+        await self._channel.get().channel_ready()
         self.was_reached = True
 
     async def close(self) -> None:
-        """Close the channel."""
+        """End what is open to it."""
         await self._channel.close()
 
 

@@ -1,8 +1,11 @@
 """Settings of the edge."""
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import msgspec
+
+from fastrun.service.tls import TlsSettings
 
 Address = Annotated[str, msgspec.Meta(pattern=r":\d+$")]
 Origin = Annotated[str, msgspec.Meta(pattern=r"^(\*|https?://[^/\s]+)$")]
@@ -10,7 +13,7 @@ Seconds = Annotated[float, msgspec.Meta(gt=0)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
-class Config(msgspec.Struct, frozen=True, kw_only=True):
+class Config(TlsSettings, frozen=True, kw_only=True):
     """Read from FASTRUN_EDGE_*; see fastrun.service.config."""
 
     listen: Address = "127.0.0.1:8000"
@@ -88,3 +91,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Most unknown keys remembered."""
     auth_retry_s: Annotated[float, msgspec.Meta(ge=0)] = 1.0
     """After a question that failed, nobody asks again for so long."""
+
+    @property
+    def peer_addresses(self) -> Sequence[str]:
+        """See TlsSettings; that of a worker comes from the scheduler."""
+        return (self.auth_address, *self.scheduler_addresses)

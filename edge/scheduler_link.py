@@ -16,6 +16,7 @@ from edge.errors import AT_CAPACITY, NO_SCHEDULER
 from edge.scheduler_session import SchedulerSession
 from edge.turns import Grant, Turn, Wish
 from fastrun.service.errors import ServiceError
+from fastrun.service.tls import Tls
 from fastrun.v1.error_pb2 import ErrorReason
 from fastrun.v1.scheduler_pb2 import (
     Acquire,
@@ -41,7 +42,12 @@ class SchedulerLink:
     """Gets slots from whichever scheduler leads."""
 
     def __init__(
-        self, addresses: Sequence[str], *, edge_id: str, scheduler_timeout_s: float
+        self,
+        addresses: Sequence[str],
+        *,
+        edge_id: str,
+        scheduler_timeout_s: float,
+        tls: Tls | None,
     ) -> None:
         """Prepare; start() connects.
 
@@ -49,13 +55,14 @@ class SchedulerLink:
             addresses: host:port of every scheduler.
             edge_id: new at every start of the process.
             scheduler_timeout_s: how long a wish waits for a leader to be there.
+            tls: for the sessions; each begins with the certificate that is current then.
         """
         self.catalogue = Catalogue()
         self._edge_id = edge_id
         self._scheduler_timeout_s = scheduler_timeout_s
         self._sessions = [
             SchedulerSession(
-                address, hello=self._hello, on_reply=self._on_reply, on_end=self._on_end
+                address, tls, hello=self._hello, on_reply=self._on_reply, on_end=self._on_end
             )
             for address in addresses
         ]

@@ -8,7 +8,9 @@ from collections.abc import Callable
 import structlog
 
 from fastrun.service import rpc
+from fastrun.service.identity import Role
 from fastrun.service.streams import DuplexStream, Outbox, backoff_s
+from fastrun.service.tls import Tls
 from fastrun.v1 import scheduler_pb2_grpc
 from fastrun.v1.scheduler_pb2 import EdgeMessage, EdgeMessages, EdgeReply
 from fastrun.v1.worker_pb2 import Ping
@@ -22,6 +24,7 @@ class SchedulerSession:
     def __init__(
         self,
         address: str,
+        tls: Tls | None,
         *,
         hello: Callable[[], EdgeMessage],
         on_reply: Callable[[SchedulerSession, EdgeReply], None],
@@ -31,6 +34,7 @@ class SchedulerSession:
 
         Args:
             address: host:port.
+            tls: each session begins with the certificate that is current then.
             hello: makes the first item.
             on_reply: called for each item that comes; must not block.
             on_end: called when a session that had a welcome has ended.
@@ -41,7 +45,7 @@ class SchedulerSession:
         self._hello = hello
         self._on_reply = on_reply
         self._on_end = on_end
-        self._channel = rpc.channel(address)
+        self._tls = tls
         self._outbox: Outbox[EdgeMessage] = Outbox(EdgeMessages)
         self._stream: DuplexStream | None = None
 
@@ -54,28 +58,26 @@ class SchedulerSession:
     async def keep(self) -> None:
         """Stay connected until cancelled."""
         attempt = 0
-        try:
-            while True:
-                try:
-                    reason = await self._run()
-                except Exception:
-                    log.exception("scheduler_session_failed", address=self.address)
-                    reason = "an item could not be taken"
-                attempt = 1 if self.term is not None else attempt + 1
-                if attempt == 1:
-                    log.warning("scheduler_session_ended", address=self.address, reason=reason)
-                if self.term is not None:
-                    self.term = None
-                    self._on_end(self)
-                await asyncio.sleep(backoff_s(attempt))
-        finally:
-            await self._channel.close()
+        while True:
+            try:
+                reason = await self._run()
+            except Exception:
+                log.exception("scheduler_session_failed", address=self.address)
+                reason = "an item could not be taken"
+            attempt = 1 if self.term is not None else attempt + 1
+            if attempt == 1:
+                log.warning("scheduler_session_ended", address=self.address, reason=reason)
+            if self.term is not None:
+                self.term = None
+                self._on_end(self)
+            await asyncio.sleep(backoff_s(attempt))
 
     async def _run(self) -> str:
         outbox: Outbox[EdgeMessage] = Outbox(EdgeMessages)
         self._outbox = outbox
         outbox.put(self._hello())
-        call = scheduler_pb2_grpc.SchedulerServiceStub(self._channel).EdgeSession()
+        channel = rpc.channel(self.address, Role.SCHEDULER, self._tls)
+        call = scheduler_pb2_grpc.SchedulerServiceStub(channel).EdgeSession()
         stream = DuplexStream(
             call,
             outbox,
@@ -89,3 +91,4 @@ class SchedulerSession:
         finally:
             self._stream = None
             call.cancel()
+            await channel.close()

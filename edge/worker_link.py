@@ -9,11 +9,14 @@ import functools
 import itertools
 from collections.abc import Callable
 
+import grpc.aio
 import structlog
 
 from edge.attach import Attach, Call, Leases, Sink
 from edge.turns import Grant
 from fastrun.service import rpc
+from fastrun.service.identity import Role
+from fastrun.service.tls import Tls
 from fastrun.v1.generation_pb2 import GenerateRequest
 
 log = structlog.get_logger()
@@ -29,6 +32,7 @@ class Workers:
         connect_timeout_s: float,
         abort_timeout_s: float,
         large_request_bytes: int,
+        tls: Tls | None,
     ) -> None:
         """Prepare; each link is made when it is first needed.
 
@@ -37,6 +41,7 @@ class Workers:
             connect_timeout_s: how long a worker may take to accept a connection.
             abort_timeout_s: how long the end of an aborted generation is waited for.
             large_request_bytes: a request over it goes on the second stream.
+            tls: for the links; each begins with the certificate that is current then.
         """
         self._make_attach = functools.partial(
             Attach,
@@ -45,6 +50,7 @@ class Workers:
             abort_timeout_s=abort_timeout_s,
         )
         self._large_request_bytes = large_request_bytes
+        self._tls = tls
         self._links: dict[tuple[str, str], _Link] = {}
         self._stream_ids = itertools.count(1)
         self._closing: set[asyncio.Task[None]] = set()
@@ -65,7 +71,8 @@ class Workers:
         key = (grant.address, grant.instance_id)
         link = self._links.get(key)
         if link is None:
-            link = self._links[key] = _Link(key, self._make_attach, self._drop)
+            channel = rpc.channel(grant.address, Role.WORKER, self._tls)
+            link = self._links[key] = _Link(key, channel, self._make_attach, self._drop)
         return link
 
     def _drop(self, link: "_Link") -> None:
@@ -83,11 +90,12 @@ class _Link:
     def __init__(
         self,
         key: tuple[str, str],
+        channel: grpc.aio.Channel,
         make_attach: Callable[..., Attach],
         on_gone: Callable[["_Link"], None],
     ) -> None:
         self.key = key
-        self.channel = rpc.channel(key[0])
+        self.channel = channel
         self.normal = make_attach(self.channel, on_end=self._on_end)
         self.large = make_attach(self.channel, on_end=self._on_end)
         self._on_gone = on_gone

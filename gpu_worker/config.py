@@ -1,15 +1,18 @@
 """The worker's settings: FASTRUN_WORKER_* or table [worker]."""
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import msgspec
+
+from fastrun.service.tls import TlsSettings
 
 Address = Annotated[str, msgspec.Meta(pattern=r":\d+$")]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
-class Config(msgspec.Struct, frozen=True, kw_only=True):
+class Config(TlsSettings, frozen=True, kw_only=True):
     """All settings of one worker."""
 
     # host:port for edges; port 0 takes a free one.
@@ -21,7 +24,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     grace_s: float = 30.0
 
     # host:port of every scheduler; the worker keeps a session with each.
-    scheduler_addresses: list[str] = []
+    scheduler_addresses: list[str] = msgspec.field(default_factory=list)
     # host:port where edges reach this worker; default: listen, with the real port.
     advertise_address: str = ""
     # Stays the same over restarts; default: host name and port.
@@ -50,3 +53,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     scripted_prompt_tokens_per_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     # Scripted engine: the window, in tokens.
     scripted_context: Positive = 8192
+
+    @property
+    def peer_addresses(self) -> Sequence[str]:
+        """See TlsSettings."""
+        advertised = (self.advertise_address,) if self.advertise_address else ()
+        return (self.listen, *advertised, *self.scheduler_addresses)

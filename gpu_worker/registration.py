@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 import structlog
 
 from fastrun.service import rpc
+from fastrun.service.identity import Role
 from fastrun.service.streams import DuplexStream, Outbox, backoff_s
+from fastrun.service.tls import Tls
 from fastrun.v1.scheduler_pb2 import (
     Heartbeat,
     SlotFreed,
@@ -46,6 +48,7 @@ class Registration:
         *,
         slots: Slots,
         heartbeat: Callable[[], Heartbeat],
+        tls: Tls | None = None,
     ) -> None:
         """Wire the sessions.
 
@@ -53,11 +56,14 @@ class Registration:
             addresses: host:port of each scheduler.
             slots: whose leases are told of; obeys the schedulers.
             heartbeat: makes a heartbeat; called each second.
+            tls: for the sessions; each begins with the certificate that is current then.
         """
         self._heartbeat = heartbeat
         self._recent: deque[SlotFreed] = deque(maxlen=RESENT_AFTER_HELLO)
         self._sessions = [
-            SchedulerSession(address, slots=slots, heartbeat=heartbeat, recent=self._recent)
+            SchedulerSession(
+                address, slots=slots, heartbeat=heartbeat, recent=self._recent, tls=tls
+            )
             for address in addresses
         ]
 
@@ -103,12 +109,14 @@ class SchedulerSession:
         slots: Slots,
         heartbeat: Callable[[], Heartbeat],
         recent: Iterable[SlotFreed],
+        tls: Tls | None,
     ) -> None:
         self.term: int | None = None
         self._address = address
         self._slots = slots
         self._heartbeat = heartbeat
         self._recent = recent
+        self._tls = tls
         self._outbox: Outbox[WorkerReport] = Outbox(WorkerReports)
         self._stream: DuplexStream | None = None
 
@@ -130,7 +138,7 @@ class SchedulerSession:
 
     async def _hold(self, identity: WorkerHello) -> tuple[bool, str]:
         """Return whether the scheduler said Welcome, and why the session ended."""
-        channel = rpc.channel(self._address)
+        channel = rpc.channel(self._address, Role.SCHEDULER, self._tls)
         stub: SchedulerServiceAsyncStub = SchedulerServiceStub(channel)
         call = stub.WorkerSession()
         self._outbox = Outbox(WorkerReports)

@@ -14,6 +14,7 @@ from fastrun.service.config import host_and_port
 from fastrun.service.lifecycle import StartError
 from fastrun.service.metrics import AdminServer
 from fastrun.service.rpc import RpcServer
+from fastrun.service.tls import Tls
 from fastrun.v1 import worker_pb2
 from fastrun.v1.scheduler_pb2 import WorkerHello, WorkerState
 from fastrun.v1.worker_pb2 import GetInfoResponse
@@ -59,7 +60,8 @@ class WorkerProcess:
         self._dead = False
         self._metrics = Metrics(config.slots)
         self._admin = AdminServer(self._metrics.registry, alive=self._alive, ready=self._ready)
-        self._rpc = RpcServer()
+        self._tls = Tls.of(config)
+        self._rpc = RpcServer(self._tls)
         self._executor = ThreadPoolExecutor(PROMPT_THREADS, thread_name_prefix="prompt")
         self._slots = Slots(
             config.slots, instance_id=uuid.uuid4().hex, standalone=config.standalone
@@ -82,6 +84,7 @@ class WorkerProcess:
             [] if self._config.standalone else self._config.scheduler_addresses,
             slots=self._slots,
             heartbeat=self._vitals.heartbeat,
+            tls=self._tls,
         )
         self._worker = Worker(
             engine=engine,

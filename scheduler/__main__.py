@@ -12,6 +12,7 @@ from fastrun.service import config, leases, lifecycle, logs
 from fastrun.service.config import host_and_port
 from fastrun.service.metrics import AdminServer
 from fastrun.service.rpc import RpcServer
+from fastrun.service.tls import Tls
 from fastrun.v1 import scheduler_pb2, scheduler_pb2_grpc
 from scheduler.config import Config
 from scheduler.metrics import Metrics
@@ -30,7 +31,7 @@ class Scheduler:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._metrics = Metrics()
-        self._server = RpcServer()
+        self._server = RpcServer(Tls.of(config))
         self._admin = AdminServer(
             self._metrics.registry, alive=self._stuck, ready=lambda: self._not_ready
         )

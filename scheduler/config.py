@@ -1,13 +1,16 @@
 """Settings of the scheduler."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
 
+from fastrun.service.tls import TlsSettings
+
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
 
-class Config(msgspec.Struct, frozen=True, kw_only=True):
+class Config(TlsSettings, frozen=True, kw_only=True):
     """Read from FASTRUN_SCHEDULER_*; see fastrun.service.config."""
 
     listen: str = "127.0.0.1:7002"
@@ -31,3 +34,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Held for so long without being listed by its worker a lease counts as drift."""
     forget_after_s: Seconds = 3600.0
     """Gone for so long a worker is shown no more; if it returns, its Hello rebuilds its books."""
+
+    @property
+    def peer_addresses(self) -> Sequence[str]:
+        """See TlsSettings."""
+        return (self.listen,)

@@ -59,7 +59,7 @@ def settings(module: str, prefix: str) -> Iterator[Setting]:
     hints = get_type_hints(kind, include_extras=True)
     defaults = {field.name: _default(field) for field in msgspec.structs.fields(kind)}
     section = ""
-    for name, meaning, comment in _texts(kind):
+    for name, meaning, comment in _texts_of_all(kind):
         section = comment or section
         meta = _meta(hints[name])
         extra = next((m.extra for m in meta if m.extra), None) or {}
@@ -82,6 +82,14 @@ def render() -> str:
                 parts.append("\n| variable | default | |\n|---|---|---|\n")
             parts.append(f"| `{setting.variable}` | {setting.default} | {setting.meaning} |\n")
     return "".join(parts)
+
+
+def _texts_of_all(kind: type) -> Iterator[tuple[str, str, str]]:
+    """Yield the texts of a Config's own fields, then of those that all services have."""
+    for each in kind.__mro__:
+        if each is msgspec.Struct:
+            return
+        yield from _texts(each)
 
 
 def _texts(kind: type) -> Iterator[tuple[str, str, str]]:
