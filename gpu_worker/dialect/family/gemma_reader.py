@@ -63,7 +63,8 @@ class GemmaReader:
     def end(self) -> list[CallPiece]:
         """Take the end of the text, where the model chose it; it ends a call as well."""
         if not self.over:
-            self._take_text(self._held, 0)
+            at = self._take_text(self._held, 0)
+            self._shown.append(self._held[at:])
             self._end_arguments()
         return self._taken()
 
@@ -88,12 +89,14 @@ class GemmaReader:
         return arguments is not None and marker == CLOSING
 
     def _before_name(self, text: str, at: int) -> int:
-        self._word = (self._word + text[at]).lstrip()
-        if self._word in (BARE_OPENING, ":"):
-            self._word = ""
+        word = (self._word + text[at]).lstrip()
+        if word in (BARE_OPENING, ":"):
+            word = ""
             self._step = self._in_name
-        elif not BARE_OPENING.startswith(self._word):
+        elif not BARE_OPENING.startswith(word):
             self.over = True
+            return at
+        self._word = word
         return at + 1
 
     def _in_name(self, text: str, at: int) -> int:

@@ -200,9 +200,10 @@ def test_names(text, name):
         ("call:nope{a:1}", "call:nope", "{a:1}"),
         (f"call:nope{CLOSING}", "call:nope", CLOSING),
         (f"call:{OPENING}call:f{{}}", "call:", f"{OPENING}call:f{{}}"),
-        (" is a marker", " i", "s a marker"),
-        ("`", "`", ""),
-        ("called", "calle", "d"),
+        (" is a marker", " ", "is a marker"),
+        ("`", "", "`"),
+        ("call:<", "call:<", ""),
+        ("called", "call", "ed"),
         ("call:f f{", "call:f ", "f{"),
         ("call:f, g", "call:f", ", g"),
         ("call:", "call:", ""),
@@ -231,7 +232,6 @@ def test_a_call_without_its_marker():
         (OPENING, OPENING),
         (f"{Q}{CLOSING}", ""),
         ("call:f{}", "call:f{}"),
-        ("<", ""),
         ("<a", "<a"),
     ],
 )
@@ -239,6 +239,12 @@ def test_what_follows_a_call(after, rest):
     """Its end marker may be missing, and a bracket or a delimiter too many."""
     for size in (1, 1000):
         assert read("call:f{days:3}" + after, size=size) == ([("f", {"days": 3})], "", rest)
+
+
+def test_a_marker_that_has_only_begun_is_text():
+    """Nothing is lost where the answer ends in what may be one."""
+    assert read("call:f{days:3}<|") == ([("f", {"days": 3})], "<|", "")
+    assert read(f"call:f{{city:{Q}<|") == ([("f", {"city": "<|"})], "", "")
 
 
 def test_the_next_call_ends_one_that_is_unfinished():
