@@ -2,10 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from decimal import Decimal
-from math import lcm
-from typing import Any
+from collections.abc import Mapping
 
 from gpu_worker.dialect.special_tokens import SpecialTokens
 from gpu_worker.engine.grammar import (
@@ -18,17 +15,14 @@ from gpu_worker.engine.grammar import (
     Repeat,
     Sequence,
 )
+from gpu_worker.engine.json_schema.canonical import canonical
 
 # Bytes of Lark text. Compiling takes about a second per megabyte, and up to half a kilobyte of
 # stack per byte where definitions refer to one another in a chain.
 MAX_SIZE = 128 << 10
-MAX_NESTING = 100  # of JSON in a schema; the library itself ends at 128
 MAX_GRAMMAR_NESTING = 40  # of the parts of a grammar
 MAX_REPEATS = 1000
 ANY = "/(?s:.*)/"
-# The automaton of a number that is a multiple of n has n states, and that of a multiple of several
-# numbers as many as their least common multiple: 1,000,003 took seconds and 300 MB.
-MAX_MULTIPLE = 10_000
 
 # Whatever a schema says, no keyword is ignored and no alternative approximated. Models write JSON
 # compact, with a space after commas and colons, or on indented lines: that much whitespace is
@@ -91,7 +85,7 @@ class _Rules:
             case Literal(text):
                 return "", " ".join(self._pieces(text)) or '""'
             case Json(schema):
-                return "", f"%json {checked_schema(schema)}"
+                return "", f"%json {json_schema(schema)}"
             case Free():
                 return self._free(grammar)
             case Sequence(parts):
@@ -147,74 +141,54 @@ def _times(least: int, most: int | None) -> str:
     return f"{{{least},{'' if most is None else most}}}"
 
 
-def checked_schema(text: str) -> str:
-    """Return a JSON Schema as the library takes it, if that will not harm the process.
-
-    Which keywords the library knows, it says itself when it compiles.
+def json_schema(text: str) -> str:
+    """Return a JSON Schema as the library takes it.
 
     Raises:
         GrammarError: with what is wrong.
     """
-    try:
-        schema = json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise GrammarError("the JSON Schema is not JSON, or nested too deeply") from error
-    multiple = 1
-    for value in _objects(schema):
-        step = value.get("multipleOf")
-        if isinstance(step, int | float) and not isinstance(step, bool) and step > 0:
-            multiple = lcm(multiple, _coefficient(step))
-    if multiple > MAX_MULTIPLE:
-        raise GrammarError(
-            f'the JSON Schema uses "multipleOf" with a large value: the digits of all of them may '
-            f"have a least common multiple of {MAX_MULTIPLE}"
-        )
-    if isinstance(schema, dict):
-        schema["x-guidance"] = JSON_OPTIONS
-    return json.dumps(schema)
+    schema = canonical(text)
+    if schema is False:
+        raise GrammarError("the JSON Schema allows no value at all")
+    return json.dumps({**(schema if isinstance(schema, dict) else {}), "x-guidance": JSON_OPTIONS})
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _coefficient(number: float) -> int:
-    """Return the digits of a number, without the zeros that only shift the point."""
-    digits = Decimal(str(number)).as_tuple().digits
-    return int("".join(map(str, digits)).rstrip("0"))
-
-
-def _objects(value: Any) -> Iterator[dict[str, Any]]:
-    """Find all objects in a JSON value; level by level, for its depth is not known yet."""
-    level = [value]
-    for _ in range(MAX_NESTING):
-        if not level:
-            return
-        yield from (item for item in level if isinstance(item, dict))
-        level = [
-            child
-            for item in level
-            if isinstance(item, dict | list)
-            for child in (item.values() if isinstance(item, dict) else item)
-        ]
-    if level:
-        raise GrammarError(f"the JSON Schema is nested more than {MAX_NESTING} levels deep")
-
-
-_UNIMPLEMENTED = re.compile(r"Unimplemented keys: \[(.*?)\]")
+# What the library says of schemas, and what is said in its place.
+_REASONS = (
+    ("NoExtension", "the output cannot be held to this grammar: no text fits it"),
+    (
+        "oneOf constraints",
+        'the JSON Schema uses "oneOf" with alternatives that may fit at once: use "anyOf"',
+    ),
+    (
+        "min/maxProperties",
+        (
+            'the JSON Schema uses "minProperties" or "maxProperties" beside optional properties, '
+            "which cannot be enforced here: leave it out"
+        ),
+    ),
+    (
+        "look-?around",
+        (
+            r"a pattern of the JSON Schema looks around, as (?=...), \\b or a ^ within it do, "
+            "which cannot be enforced here: say it otherwise"
+        ),
+    ),
+    ("Value for 'multipleOf'", 'the JSON Schema uses a "multipleOf" that cannot be enforced here'),
+    ("Unsatisfiable schema: (.{1,160})", r"no value fits the JSON Schema: \1"),
+)
 _PLACE = re.compile(r"^(?:at )?\d+\(\d+\): ")
 _LONGEST_REASON = 160
 
 
 def reason(message: str) -> str:
     """Make the library's account of an error short, and free of the grammar it quotes."""
-    if keywords := _UNIMPLEMENTED.search(message):
-        return f"the JSON Schema uses {keywords[1]}, which cannot be enforced here: leave it out"
-    if message.startswith("NoExtension"):
-        return "the output cannot be held to this grammar: no text fits it"
     head, *rest = _PLACE.sub("", message.strip()).splitlines() or ["unknown reason"]
     detail = next((line.removeprefix("error: ") for line in rest if line.startswith("error: ")), "")
     text = f"{head} {detail}".strip().replace("failed to compile JSON schema: ", "")
+    for pattern, said in _REASONS:
+        if found := re.search(pattern, text):
+            return found.expand(said)
     text = text.split(". ")[0]
     short = text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}…"
     return f"the output cannot be held to this grammar: {short}"

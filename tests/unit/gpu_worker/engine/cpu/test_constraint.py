@@ -139,23 +139,23 @@ async def test_generations_do_not_share_their_limits(compiler):
 @pytest.mark.parametrize(
     ("schema", "match"),
     [
-        ('{"not": {}}', '"not"'),
+        ('{"not": {"type": "null"}}', '"not"'),
         ('{"if": {"type": "string"}, "uniqueItems": true}', '"if"|"uniqueItems"'),
-        ('{"type": "string", "pattern": "(?=a)b"}', "look-around"),
-        ('{"type": "string", "pattern": "["}', "unclosed"),
+        ('{"type": "string", "pattern": "(?=a)b"}', "looks around"),
+        ('{"type": "string", "pattern": "["}', "not closed"),
         ('{"type": "string", "format": "nope"}', "nope"),
         ('{"type": "strin"}', "strin"),
         ('{"oneOf": [{"type": "string"}, {"const": "a"}]}', "oneOf"),
         ('{"$ref": "http://example.org/x"}', "example.org"),
         ('{"$ref": "#/nope"}', "nope"),
-        ('{"$ref": "#"}', "no text"),
-        ('{"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}', "no text"),
-        ('{"enum": []}', "empty"),
+        ('{"$ref": "#"}', "recursion"),
+        ('{"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}', "recursion"),
+        ('{"enum": []}', '"enum"'),
         ('{"minimum": 5, "maximum": 3, "type": "integer"}', "minimum"),
         ('{"x-guidance": {"lenient": true}, "uniqueItems": true}', "uniqueItems"),
         ('{"type": "string", "pattern": "%s"}' % ("(" * 1000 + "a" + ")" * 1000), "regex"),
-        ("false", "false"),
-        ("1", "object or boolean"),
+        ("false", "no value"),
+        ("1", "in place of a schema"),
     ],
 )  # fmt: skip
 async def test_refused_with_a_reason(compiler, schema: str, match: str):
@@ -223,3 +223,34 @@ async def test_hostile_schemas_end_in_time(compiler, name: str):
             if state.is_complete:
                 break
             state.advance(int(state.allowed()[-1]))
+
+
+# What fits, and what does not.
+PATTERNS = {
+    "^[[:alpha:]]$": ([":]", "[]"], ["q", "z]"]),
+    "^[^a&&b]$": (["c"], ["a", "b", "&"]),
+    "^[+--]$": (["+", ",", "-"], [".", "*"]),
+    "^.$": (["a", "é", "🐱"], ["\r", "\u2028", "\n", ""]),
+    r"^\d\D$": (["1a"], ["1٣", "٣a"]),
+    r"^\w\W$": (["a-"], ["é-", "aé"]),
+    r"^\s\S$": ([" x", "\tx"], ["\x85x", "\ufeffx", " \ufeff"]),
+    r"^[^\s]$": (["a"], ["\u2028", "\x1c"]),
+    r"^\p{Lu}\p{Ll}$": (["Éa"], ["éa"]),
+    r"^(?<a>x)(?<a>y)$": (["xy"], ["x"]),
+    r"^\ud83d\ude00$": (["😀"], ["😁"]),
+    "^a$|^b$": (["a", "b"], ["ab", "a|b"]),
+    "(^a|b)c": (["ac", "xbc"], ["xac"]),
+    "^{x}$": (["{x}"], ["x"]),
+    "": (["", "anything"], []),
+    "a": (["xax"], ["", "b"]),
+}
+
+
+async def test_patterns_are_those_of_json_schema(compiler, tokenizer):
+    """They mean what ECMA-262 says, whose dialect is not the library's."""
+    for regex, (fit, misfits) in PATTERNS.items():
+        for text in (*fit, *misfits):
+            state = await compiler.begin(Json(pattern(regex)))
+            tokens = tokenizer.encode(json.dumps(text, ensure_ascii=False), special=False)
+            allowed = all(token in state.allowed() and not state.advance(token) for token in tokens)
+            assert (allowed and state.is_complete) is (text in fit), (regex, text)

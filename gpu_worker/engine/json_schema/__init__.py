@@ -1,0 +1,1 @@
+"""JSON Schemas as engines take them: in few keywords, each of which is enforced as it stands."""
