@@ -1,6 +1,7 @@
 """What a grammar allows to be written, byte by byte, without a model."""
 
 import random
+from collections.abc import Sequence
 
 import llguidance
 
@@ -14,7 +15,14 @@ _END = _BYTES.eos_token
 class GrammarTexts:
     """The texts of one grammar; markers in it are text as well."""
 
-    def __init__(self, grammar: Grammar) -> None:
+    def __init__(self, grammar: Grammar, *, ends: Sequence[str] = ('"', "}", "]")) -> None:
+        """Compile a grammar.
+
+        Args:
+            grammar: all that may be written.
+            ends: what ends something that could go on for long.
+        """
+        self._ends = [list(end.encode()) for end in ends]
         self._grammar = llguidance.LLMatcher.grammar_from_lark(lark(grammar, {}))
         if message := llguidance.LLMatcher.validate_grammar(self._grammar, _BYTES):
             raise AssertionError(message)
@@ -30,13 +38,18 @@ class GrammarTexts:
         chance, matcher, data = random.Random(seed), self._matcher(), bytearray()
         while not matcher.is_stopped():
             mask = matcher.compute_bitmask()
-            allowed = [at for at in range(_END + 1) if mask[at // 8] >> at % 8 & 1]
+            allowed = [[at] for at in range(_END + 1) if mask[at // 8] >> at % 8 & 1]
             # What ends something comes up rarely among the characters of a string.
-            ends = [at for at in allowed if at == _END or at in b'"}]']
-            token = chance.choice(ends if ends and chance.random() < 0.2 else allowed)
-            matcher.consume_token(token)
-            if token != _END:
-                data.append(token)
+            if chance.random() < 0.2:
+                ends = [
+                    end
+                    for end in (*self._ends, [_END])
+                    if end[:1] in allowed and matcher.validate_tokens(end) == len(end)
+                ]
+                allowed = ends or allowed
+            tokens = chance.choice(allowed)
+            matcher.consume_tokens(tokens)
+            data += bytes(token for token in tokens if token != _END)
         assert not matcher.is_error(), matcher.get_error()
         return data.decode()
 
