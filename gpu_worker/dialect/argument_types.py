@@ -97,11 +97,16 @@ class ArgumentType:
             return "null"
         if bare.lower() in _BOOLEANS and self._may_be("boolean"):
             return bare.lower()
-        if _is_json(bare, int | float) and self._may_be("number", "integer"):
+        if _is_json(bare, int | float) and self._may_be_number(bare):
             return bare
         if bare[:1] in ("{", "[") and self._may_be("object", "array"):
             return bare if _is_json(bare, dict | list) else _from_python(bare)
         return None
+
+    def _may_be_number(self, bare: str) -> bool:
+        if self._may_be("number") or not self._may_be("integer"):
+            return self._may_be("number")
+        return "string" not in self.types or float(bare).is_integer()
 
     def _may_be(self, *types: str, unless: str = "") -> bool:
         if self.types.isdisjoint(types):
