@@ -1,17 +1,15 @@
 """Which JSON Schemas are refused before any model is asked: what is surely wrong, or too much.
 
-Only what needs no tokenizer is decided here. A keyword that nobody knows is ignored, and one that
-an engine cannot hold a model to is refused by the worker.
+Only what needs no engine is decided here. A keyword that nobody knows is ignored.
 """
 
 import json
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
-from urllib.parse import unquote
 
 from edge.errors import invalid
 from edge.regex_syntax import syntax_error
+from fastrun.service.json_schema import target, unenforceable
 
 SCHEMA_BYTES = 256 << 10
 SCHEMA_DEPTH = 64
@@ -19,8 +17,6 @@ SCHEMA_DEPTH = 64
 SCHEMA_NODES = 10_000
 _JSON_DEPTH = 200
 
-# Of RFC 6901. No list in a schema is longer, and int() takes no text of any length.
-_INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 _TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 
 
@@ -36,6 +32,45 @@ def check_schema(schema: dict[str, Any], name: str) -> None:
     """
     check_values(schema, name, bytes_limit=SCHEMA_BYTES, depth_limit=_JSON_DEPTH)
     _Check(schema).schema(schema, name, 0)
+
+
+def check_enforceable(schema: dict[str, Any], name: str) -> None:
+    """Check a schema that an answer is to be held to, for what no engine can hold one to.
+
+    Args:
+        schema: one that ``check_schema`` has let pass.
+        name: of the field that holds it, for the message.
+
+    Raises:
+        Refusal: 400, with the keyword.
+    """
+    left: list[tuple[Any, str]] = [(schema, name)]
+    referred: set[str] = set()
+    while left:
+        each, place = left.pop()
+        if isinstance(each, bool):
+            continue
+        if reason := unenforceable(each):
+            raise invalid(f"{_short(place)} uses {reason}, which cannot be enforced: leave it out")
+        left += _parts(each, place)
+        reference = each.get("$ref")
+        if reference is not None and reference not in referred:
+            referred.add(reference)
+            left.append((target(schema, reference), name + reference[1:].replace("/", ".")))
+
+
+def _parts(schema: dict[str, Any], name: str) -> Iterator[tuple[Any, str]]:
+    """Find the schemas within one that are enforced where it is."""
+    for keyword, value in schema.items():
+        below = f"{name}.{keyword}"
+        if keyword not in _ENFORCED:
+            continue
+        if isinstance(value, list):
+            yield from ((each, f"{below}[{index}]") for index, each in enumerate(value))
+        elif keyword in _OF_NAMES:
+            yield from ((each, f"{below}.{key}") for key, each in value.items())
+        else:
+            yield value, below
 
 
 def check_values(value: Any, name: str, *, bytes_limit: int, depth_limit: int) -> None:
@@ -126,18 +161,11 @@ class _Check:
             raise invalid(f"{_short(name)} points to '{value[:100]}', which does not exist")
 
 
-def _resolves(root: Any, pointer: str) -> bool:
-    """Follow a JSON pointer in a fragment."""
-    value = root
-    for step in unquote(pointer).split("/")[1:]:
-        key = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(value, dict) and key in value:
-            value = value[key]
-        elif isinstance(value, list) and _INDEX.fullmatch(key) and int(key) < len(value):
-            value = value[int(key)]
-        else:
-            return False
-    return isinstance(value, dict | bool)
+def _resolves(root: Any, reference: str) -> bool:
+    try:
+        return isinstance(target(root, reference), dict | bool)
+    except KeyError:
+        return False
 
 
 def _type(value: Any, name: str) -> None:
@@ -218,6 +246,9 @@ _SUBSCHEMAS: Mapping[str, Callable[[_Check, Any, str, int], None]] = {
     "properties": _Check.mapping,
     "patternProperties": _Check.patterns,
 }
+_OF_NAMES = frozenset({"properties", "patternProperties"})
+_ENFORCED = _OF_NAMES | {"items", "prefixItems", "additionalItems", "additionalProperties"}
+_ENFORCED |= {"allOf", "anyOf", "oneOf"}
 _VALUES: Mapping[str, Callable[[Any, str], None]] = {
     "type": _type,
     "enum": _enum,

@@ -12,7 +12,7 @@ import msgspec
 
 from edge.errors import invalid
 from edge.json_body import parse_object
-from edge.json_schema import check_schema, check_values
+from edge.json_schema import check_enforceable, check_schema, check_values
 from edge.openai_schema import (
     ChatCompletionRequest,
     CompletionRequest,
@@ -132,9 +132,12 @@ def _check_tools(request: ChatCompletionRequest) -> None:
     names = {tool.function.name for tool in request.tools or ()}
     if len(names) < len(request.tools or ()):
         raise invalid("tools: two functions have the same name")
-    for index, tool in enumerate(request.tools or ()):
-        _check_tool(tool, f"tools[{index}].function.parameters")
     choice = request.tool_choice
+    for index, tool in enumerate(request.tools or ()):
+        name = f"tools[{index}].function.parameters"
+        _check_tool(tool, name)
+        if tool.function.parameters is not None and _is_held_to(tool, request):
+            check_enforceable(tool.function.parameters, name)
     if isinstance(choice, NamedTool):
         if choice.function.name not in names:
             raise invalid(f"tool_choice names '{choice.function.name[:64]}', which is not in tools")
@@ -152,13 +155,26 @@ def _check_tool(tool: Tool, name: str) -> None:
         raise invalid(f"{name}.type must be 'object'")
 
 
+def _is_held_to(tool: Tool, request: ChatCompletionRequest) -> bool:
+    """Tell whether the arguments of a call are constrained, or left to the model."""
+    choice, wanted = request.tool_choice, request.response_format
+    if isinstance(choice, NamedTool):
+        return choice.function.name == tool.function.name
+    if choice in ("required", "none"):
+        return choice == "required"
+    # The answer is either calls or JSON, and held to be.
+    return wanted is not None and wanted.type != "text"
+
+
 def _check_format(request: ChatCompletionRequest) -> None:
     wanted = request.response_format
     if wanted is None or wanted.type != "json_schema":
         return
     if wanted.json_schema is None:
         raise invalid("response_format.json_schema is required")
-    check_schema(wanted.json_schema.schema, "response_format.json_schema.schema")
+    name = "response_format.json_schema.schema"
+    check_schema(wanted.json_schema.schema, name)
+    check_enforceable(wanted.json_schema.schema, name)
 
 
 def _check_kwargs(kwargs: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from edge.errors import Refusal
-from edge.json_schema import SCHEMA_NODES, check_schema
+from edge.json_schema import SCHEMA_NODES, check_enforceable, check_schema
 
 TYPES = "array, boolean, integer, null, number, object, string"
 NODE = {
@@ -109,3 +109,45 @@ def test_too_much(schema, message):
         check_schema(schema, "s")
     assert message in caught.value.message
     assert len(caught.value.message) < 400
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"uniqueItems": True}, 's uses "uniqueItems", which cannot be enforced: leave it out'),
+        (
+            {"properties": {"a": {"items": [{}, {"not": {"type": "null"}}]}}},
+            's.properties.a.items[1] uses "not", which cannot be enforced: leave it out',
+        ),
+        (
+            {"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [True, {"format": "phone"}]}}},
+            's.$defs.a.anyOf[1] uses "format": "phone", which cannot be enforced: leave it out',
+        ),
+        (
+            {"additionalProperties": {"patternProperties": {"^a": {"contains": {}}}}},
+            (
+                's.additionalProperties.patternProperties.^a uses "contains", '
+                "which cannot be enforced: leave it out"
+            ),
+        ),
+    ],
+)
+def test_unenforceable(schema, message):
+    """What no engine can hold an answer to is refused with its place, behind references too."""
+    with pytest.raises(Refusal) as caught:
+        check_enforceable(schema, "s")
+    assert caught.value.message == message
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"uniqueItems": {"type": "boolean"}}, "default": {"not": {"type": "null"}}},
+        {"$defs": {"unused": {"uniqueItems": True}}},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"items": {"$ref": "#/$defs/a"}}}},
+        {"additionalProperties": False, "items": True, "anyOf": [{"format": "date"}]},
+    ],
+)
+def test_enforceable(schema):
+    """What is not in use is not looked at, and recursion is followed once."""
+    check_enforceable(schema, "s")

@@ -314,6 +314,49 @@ def test_tools():
         decode(tools=tools, tool_choice=choice, parallel_tool_calls=False)
 
 
+SETS = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+TWO = [function("f"), function("g", parameters=SETS)]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tool_choice": "required"},
+        {"tool_choice": function("g")},
+        {"response_format": {"type": "json_object"}},
+        {"response_format": json_schema({}), "tool_choice": "auto"},
+    ],
+)
+def test_calls_that_are_held_to_what_cannot_be_enforced(fields):
+    """Where calls are constrained, so are their arguments: no keyword of them is ignored."""
+    assert refused(tools=TWO, **fields) == (
+        'tools[1].function.parameters.properties.a uses "uniqueItems", which cannot be enforced: '
+        "leave it out"
+    )
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"tool_choice": "none", "response_format": {"type": "json_object"}},
+        {"tool_choice": function("f")},
+        {"response_format": {"type": "text"}},
+    ],
+)
+def test_calls_that_are_free(fields):
+    """Where the model writes arguments as it likes, their schema is only shown to it."""
+    assert decode(tools=TWO, **fields).tools[1].function.parameters == SETS
+
+
+def test_format_that_cannot_be_enforced():
+    """A schema that asks for more than any engine can do is refused before one is asked."""
+    assert refused(response_format=json_schema({"items": {"not": {"type": "null"}}})) == (
+        'response_format.json_schema.schema.items uses "not", which cannot be enforced: '
+        "leave it out"
+    )
+
+
 def test_alternatives():
     """Without logprobs there are none; with them the number of alternatives."""
     assert decode().alternatives is None
