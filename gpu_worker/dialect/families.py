@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from gpu_worker.dialect.chat_template import ChatTemplate
-from gpu_worker.dialect.family import hermes, llama, mistral, plain
+from gpu_worker.dialect.family import harmony, hermes, llama, mistral, plain
 from gpu_worker.dialect.profile import Profile
 
 
@@ -25,7 +25,7 @@ class Family(Protocol):
 
 
 FAMILIES: Mapping[str, Family] = MappingProxyType(
-    {"hermes": hermes, "llama": llama, "mistral": mistral, "plain": plain}
+    {"harmony": harmony, "hermes": hermes, "llama": llama, "mistral": mistral, "plain": plain}
 )
 
 
