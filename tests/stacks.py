@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
+from fastrun.service.identity import Role
 from fastrun.v1 import scheduler_pb2, scheduler_pb2_grpc
 
 if TYPE_CHECKING:
@@ -83,10 +84,21 @@ class Up:
             base_url=self.base_url, api_key=self.ready["api_key"], max_retries=0, timeout=60
         )
 
+    def channel(self, address: str, role: Role) -> grpc.Channel:
+        """Open a channel to one of its services, as its operator."""
+        folder = Path(self.ready["data"]) / "certs" / "operator"
+        cert, key, ca = ((folder / name).read_bytes() for name in ("cert.pem", "key.pem", "ca.pem"))
+        return grpc.secure_channel(
+            address,
+            grpc.ssl_channel_credentials(ca, key, cert),
+            options=[
+                ("grpc.enable_http_proxy", 0),
+                ("grpc.ssl_target_name_override", role.dns_name),
+            ],
+        )
+
     def fleet(self) -> scheduler_pb2.WatchFleetResponse:
-        with grpc.insecure_channel(
-            self.ready["scheduler_address"], options=[("grpc.enable_http_proxy", 0)]
-        ) as channel:
+        with self.channel(self.ready["scheduler_address"], Role.SCHEDULER) as channel:
             stub = scheduler_pb2_grpc.SchedulerServiceStub(channel)
             request = scheduler_pb2.WatchFleetRequest(interval_ms=0)
             return next(iter(stub.WatchFleet(request, timeout=10)))
@@ -126,10 +138,11 @@ class Machine:
             path.mkdir()
             path.chmod(0o711)
         self.environ = {
-            **{name: value for name, value in os.environ.items() if "PROXY" not in name.upper()},
+            **{name: value for name, value in os.environ.items() if not _leads_elsewhere(name)},
             "TMPDIR": str(self.tmp),
             "XDG_DATA_HOME": str(self.data),
             "XDG_CACHE_HOME": str(self.cache),
+            "XDG_CONFIG_HOME": str(self.root / "config"),
         }
 
     @property
@@ -180,6 +193,10 @@ class Machine:
     def nothing_left(self) -> bool:
         """Whether all processes are gone, and all temporary files with them."""
         return _eventually(lambda: not self.processes() and not any(self.tmp.iterdir()))
+
+
+def _leads_elsewhere(name: str) -> bool:
+    return "PROXY" in name.upper() or name in ("FASTRUN_CONTEXT", "FASTRUN_DATA")
 
 
 @pytest.fixture(scope="session")

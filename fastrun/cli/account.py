@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fastrun.cli.connection import TIMEOUT_S, Auth, ask, auth_address
+from fastrun.cli.connection import TIMEOUT_S, Auth, ContextName, ask, auth_service
 from fastrun.cli.data import Data
 from fastrun.cli.group import group
 from fastrun.cli.output import Json, moment, print_columns, print_json
@@ -21,11 +21,12 @@ def create(
     name: Annotated[str, typer.Argument(help="A name that no other account has.")],
     auth: Auth = None,
     data: Data = None,
+    context: ContextName = None,
     as_json: Json = False,
 ) -> None:
     """Make an account; it may call once it is approved."""
     answer = ask(
-        auth_address(auth, data),
+        auth_service(auth, data, context),
         lambda channel: admin_pb2_grpc.AdminServiceStub(channel).CreateAccount(
             admin_pb2.CreateAccountRequest(name=name), timeout=TIMEOUT_S
         ),
@@ -34,10 +35,16 @@ def create(
 
 
 @app.command()
-def approve(account: Account, auth: Auth = None, data: Data = None, as_json: Json = False) -> None:
+def approve(
+    account: Account,
+    auth: Auth = None,
+    data: Data = None,
+    context: ContextName = None,
+    as_json: Json = False,
+) -> None:
     """Let a pending or suspended account call."""
     answer = ask(
-        auth_address(auth, data),
+        auth_service(auth, data, context),
         lambda channel: admin_pb2_grpc.AdminServiceStub(channel).ApproveAccount(
             admin_pb2.ApproveAccountRequest(account=account), timeout=TIMEOUT_S
         ),
@@ -46,10 +53,16 @@ def approve(account: Account, auth: Auth = None, data: Data = None, as_json: Jso
 
 
 @app.command()
-def suspend(account: Account, auth: Auth = None, data: Data = None, as_json: Json = False) -> None:
+def suspend(
+    account: Account,
+    auth: Auth = None,
+    data: Data = None,
+    context: ContextName = None,
+    as_json: Json = False,
+) -> None:
     """Stop an account from calling."""
     answer = ask(
-        auth_address(auth, data),
+        auth_service(auth, data, context),
         lambda channel: admin_pb2_grpc.AdminServiceStub(channel).SuspendAccount(
             admin_pb2.SuspendAccountRequest(account=account), timeout=TIMEOUT_S
         ),
@@ -58,10 +71,12 @@ def suspend(account: Account, auth: Auth = None, data: Data = None, as_json: Jso
 
 
 @app.command("list")
-def list_(auth: Auth = None, data: Data = None, as_json: Json = False) -> None:
+def list_(
+    auth: Auth = None, data: Data = None, context: ContextName = None, as_json: Json = False
+) -> None:
     """List all accounts, newest first."""
     answer = ask(
-        auth_address(auth, data),
+        auth_service(auth, data, context),
         lambda channel: admin_pb2_grpc.AdminServiceStub(channel).ListAccounts(
             admin_pb2.ListAccountsRequest(), timeout=TIMEOUT_S
         ),

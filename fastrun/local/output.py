@@ -9,10 +9,14 @@ from contextlib import suppress
 from typing import Any, TextIO
 
 from fastrun.local.folder import State
+from fastrun.service.identity import Role
 from fastrun.service.terminal import printable
 
 REPEAT_S = 10.0  # the same warning of a service is shown once in this time
 _SHOWN_LEVELS = ("warning", "error", "critical")
+# grpcurl's options, and the files of an identity.
+_GRPCURL_FILES = (("cacert", "ca"), ("cert", "cert"), ("key", "key"))
+_GRPCURL_CALL = "fastrun.v1.SchedulerService/ListModels"
 _HIDDEN_FIELDS = ("event", "level", "logger", "service", "timestamp", "exception", "trace")
 # What a worker says while it makes a model ready: phase and percent, or neither at the last step.
 PROGRESS_EVENTS = ("model_preparing", "model_loading")
@@ -132,7 +136,12 @@ def instructions(state: State, api_key: str, data: str, *, ephemeral: bool) -> s
         "      -H 'Content-Type: application/json' \\",
         f"      -d {shlex.quote(body)}",
     )
-    grpcurl = f"grpcurl -plaintext {state.scheduler_address} fastrun.v1.SchedulerService/ListModels"
+    certs = f"{data}/certs/operator"
+    files = (f"-{name} {shlex.quote(f'{certs}/{file}.pem')}" for name, file in _GRPCURL_FILES)
+    grpcurl = (
+        f"    grpcurl {' '.join(files)} \\",
+        f"      -authority {Role.SCHEDULER.dns_name} {state.scheduler_address} {_GRPCURL_CALL}",
+    )
     return "\n".join(
         (
             "",
@@ -143,7 +152,7 @@ def instructions(state: State, api_key: str, data: str, *, ephemeral: bool) -> s
             "",
             "  Try it:",
             *curl,
-            f"    {grpcurl}",
+            *grpcurl,
             "",
             "  Ctrl-C stops everything.",
         )

@@ -4,9 +4,10 @@ import asyncio
 import os
 import socket
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
-from fastrun.local import environment
+from fastrun.local import certificates, environment
 from fastrun.local.child import Child, Lifeline
 from fastrun.local.errors import LocalError
 from fastrun.local.folder import DataFolder, State
@@ -18,6 +19,7 @@ from fastrun.local.supervised import Database, Part, Plan, Service, Surroundings
 from fastrun.service import config
 
 LOAD_S = 900.0  # a worker may have to convert its model first
+RENEWAL_S = 6 * 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +51,7 @@ class Stack:
         self._folder = folder
         self._output = output
         self._lifeline = Lifeline()
-        self._around = Surroundings(environ, self._lifeline, folder.logs, output)
+        self._around = Surroundings(environ, self._lifeline, folder.logs, folder.certs, output)
         self._setup_log = LogFile(folder.logs / "setup.log")
         self._reserved: socket.socket | None = None
         self._jobs: list[Child] = []
@@ -76,6 +78,7 @@ class Stack:
         Raises:
             LocalError: a part cannot start; stop() is to be called then, too.
         """
+        await self._provide_certificates()
         try:
             async with asyncio.TaskGroup() as group:
                 auth = group.create_task(self._start_auth())
@@ -98,6 +101,7 @@ class Stack:
         if self._database is not None:
             parts.append(self._database)
         self._keeping = [asyncio.create_task(keep(part, self._output)) for part in parts]
+        self._keeping.append(asyncio.create_task(self._renew_certificates()))
         return State(
             pid=os.getpid(),
             base_url=base_url,
@@ -131,15 +135,30 @@ class Stack:
             if service is not None:
                 service.kill_now()
 
+    async def _provide_certificates(self) -> None:
+        await asyncio.to_thread(
+            certificates.provide,
+            self._folder.certs,
+            certificates.EVERYONE,
+            datetime.now(UTC),
+        )
+
+    async def _renew_certificates(self) -> None:
+        """Make certificates anew before they end; the services see by themselves that they did."""
+        while True:
+            await asyncio.sleep(RENEWAL_S)
+            try:
+                await self._provide_certificates()
+            except LocalError as error:
+                self._output.say(str(error))
+
     async def _start_auth(self) -> str:
         """Start the auth service and what it needs; return its address."""
         environ = self._around.environ
         url = environ.get("DATABASE_URL", "")
         if self._database is not None:
             url = await self._database.start()
-        surroundings = Surroundings(
-            {**environ, "DATABASE_URL": url}, self._lifeline, self._folder.logs, self._output
-        )
+        surroundings = replace(self._around, environ={**environ, "DATABASE_URL": url})
         await self._job("migrate", ["-m", "fastrun.cli", "migrate"], surroundings.environ)
         pepper = {} if _has_pepper(environ) else {"pepper_file": self._folder.pepper()}
         self._auth = Service(
@@ -149,8 +168,10 @@ class Stack:
         return self._auth.address
 
     async def _provide_key(self, auth_address: str) -> None:
-        arguments = ["-m", "fastrun.local.dev_key", auth_address, str(self._folder.api_key)]
-        await self._job("development key", arguments, self._around.environ)
+        arguments = [auth_address, str(self._folder.certs / "operator"), str(self._folder.api_key)]
+        await self._job(
+            "development key", ["-m", "fastrun.local.dev_key", *arguments], self._around.environ
+        )
 
     async def _job(self, name: str, arguments: list[str], environ: Mapping[str, str]) -> None:
         """Run a process that does its work and ends.

@@ -48,6 +48,8 @@ class Surroundings:
     environ: Mapping[str, str]
     lifeline: Lifeline
     logs: Path
+    certs: Path
+    """What fastrun.local.certificates has made for them."""
     output: Output
 
 
@@ -148,7 +150,7 @@ class Service:
             environment.of_service(
                 around.environ,
                 plan.service,
-                plan.settings,
+                {**tls_settings(around.certs / plan.service), **plan.settings},
                 self.ports,
                 main_port=plan.main_port,
             ),
@@ -173,6 +175,15 @@ class Service:
         """End it at once and wait for nothing."""
         if self._child is not None:
             self._child.kill_now()
+
+
+def tls_settings(folder: Path) -> dict[str, object]:
+    """What a service is told of its certificate.
+
+    Args:
+        folder: what it has been given to be known by.
+    """
+    return {f"tls_{name}": folder / f"{name}.pem" for name in ("cert", "key", "ca")}
 
 
 def stop_limit_s(plan: Plan, environ: Mapping[str, str]) -> float:

@@ -5,9 +5,10 @@ import socket
 import struct
 from threading import Thread
 
-import grpc
 import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from fastrun.service.identity import Role
 
 
 @pytest.fixture
@@ -22,9 +23,9 @@ def fastrun(stack, shared_machine):
     return run
 
 
-def services(address):
+def services(stack, address, role):
     """List services as grpcurl does."""
-    with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+    with stack.channel(address, role) as channel:
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
         request = reflection_pb2.ServerReflectionRequest(list_services="")
         answer = next(stub.ServerReflectionInfo(iter([request]), timeout=10))
@@ -33,13 +34,15 @@ def services(address):
 
 def test_reflection(stack):
     """Every server tells a grpcurl user its services."""
-    worker = stack.fleet().workers[0].address
+    worker, ready = stack.fleet().workers[0].address, stack.ready
 
-    assert "fastrun.v1.SchedulerService" in services(stack.ready["scheduler_address"])
-    assert {"fastrun.v1.AuthService", "fastrun.v1.AdminService"} <= services(
-        stack.ready["auth_address"]
+    assert "fastrun.v1.SchedulerService" in services(
+        stack, ready["scheduler_address"], Role.SCHEDULER
     )
-    assert "fastrun.v1.WorkerService" in services(worker)
+    assert {"fastrun.v1.AuthService", "fastrun.v1.AdminService"} <= services(
+        stack, ready["auth_address"], Role.AUTH
+    )
+    assert "fastrun.v1.WorkerService" in services(stack, worker, Role.WORKER)
 
 
 def test_fleet(fastrun):
@@ -130,3 +133,42 @@ def test_bench_wants_an_address(shared_machine):
     done = shared_machine.run("bench", "--base-url", "foo", "--api-key", "k", "--model", "m")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "fastrun: --base-url must be like http://host:8000/v1\n"
+
+
+def test_an_operator_elsewhere(stack, fastrun, shared_machine):
+    """A context makes whoever has it an operator by name, and says so before it is too late."""
+    bundle = shared_machine.root / "alice.toml"
+    folder = {"FASTRUN_DATA": stack.ready["data"]}
+    made = shared_machine.run("operator", "add", "alice", "-o", str(bundle), **folder)
+    assert made.returncode == 0, made.stderr
+    assert bundle.stat().st_mode & 0o777 == 0o600
+
+    assert shared_machine.run("context", "add", "lab", str(bundle)).returncode == 0
+    shared_machine.run("context", "use", "lab")
+    listed = json.loads(shared_machine.run("context", "list", "--json").stdout)
+    assert [(each["name"], each["operator"], each["current"]) for each in listed] == [
+        ("local", "", False),
+        ("lab", "alice", True),
+    ]
+    for options in ((), ("--context", "lab"), ("--context", str(bundle))):
+        done = shared_machine.run("fleet", "--json", *options)
+        assert json.loads(done.stdout)["edges"] == 1, done.stderr
+    assert shared_machine.run("context", "remove", "lab").returncode == 0
+    assert "nothing answers at 127.0.0.1:7002" in shared_machine.run("fleet").stderr
+
+
+def test_an_operator_of_another_deployment(stack, shared_machine):
+    """A certificate of another CA is refused, in a sentence."""
+    certs, bundle = shared_machine.root / "other", shared_machine.root / "bob.toml"
+    address = stack.ready["scheduler_address"]
+    shared_machine.run("certs", str(certs))
+    made = shared_machine.run(
+        *("operator", "add", "bob", "--certs", str(certs), "-o", str(bundle)),
+        *("--auth", stack.ready["auth_address"], "--scheduler", address),
+    )
+    assert made.returncode == 0, made.stderr
+
+    done = shared_machine.run("fleet", "--context", str(bundle))
+
+    assert done.returncode == 1
+    assert done.stderr == (f"fastrun: {address} is of another deployment than our certificate\n")

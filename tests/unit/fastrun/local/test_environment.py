@@ -91,6 +91,17 @@ def test_command_finds_the_stack():
     assert environ["PATH"] == "/venv/bin:/usr/bin"
 
 
+def test_command_reaches_no_other_stack():
+    """What leads commands elsewhere outside does not lead those of --exec there."""
+    elsewhere = {
+        "FASTRUN_CONTEXT": "production",
+        "FASTRUN_CLI_AUTH_ADDRESS": "production:7001",
+        "FASTRUN_CLI_SCHEDULER_ADDRESS": "production:7002",
+    }
+
+    assert not elsewhere.keys() & command({**elsewhere, "HOME": "/h"}).keys()
+
+
 def test_command_goes_past_proxies():
     """This machine is added to those that no proxy is asked for, once."""
     environ = command({"NO_PROXY": "example.org,localhost"})

@@ -114,8 +114,12 @@ def test_reader_is_gone():
 
 def test_instructions():
     """The instructions hold all that a first request needs, quoted for the shell."""
-    text = instructions(STATE, "fr_key", "/data", ephemeral=False)
+    text = instructions(STATE, "fr_key", "/my data", ephemeral=False)
 
-    for part in (STATE.base_url, STATE.model, "fr_key", "/data", "grpcurl -plaintext 127.0.0.1:2"):
+    for part in (
+        *(STATE.base_url, STATE.model, "fr_key", "/my data"),
+        "grpcurl -cacert '/my data/certs/operator/ca.pem' -cert ",
+        "-authority scheduler.fastrun 127.0.0.1:2 fastrun.v1.SchedulerService/ListModels",
+    ):
         assert part in text
     assert """'{"model": "it'"'"'s tiny",""" in text
