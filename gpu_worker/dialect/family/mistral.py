@@ -11,6 +11,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from gpu_worker.dialect.chat_template import ChatTemplate
 from gpu_worker.dialect.family.mistral_history import History
 from gpu_worker.dialect.family.mistral_reader import ARGS, CALL_ID, OPENING, MistralReader
@@ -39,14 +41,21 @@ def profile(template: ChatTemplate) -> Profile:
     source = template.source
     thoughts = next((each for each in (CONTROLS, TAGS) if each.begin in source), None)
     efforts = accepted_efforts(template)
+    found = traits(template)
+    takes = history(template, found, thoughts)
     return Mistral(
         family="mistral",
-        traits=traits(template),
+        # The rest is the history's affair.
+        traits=msgspec.structs.replace(
+            found,
+            calls_have_content=found.calls_have_content or not takes.takes_text_before_calls,
+            contents_are_parts=False,
+        ),
         calls=MistralCalls(lists=ARGS not in source, space=f"{OPENING} " in source),
         thoughts=thoughts,
         can_be_kept_from_thinking=thoughts is None or "none" in efforts,
         stop_tokens=("</s>",),
-        history=history(template, thoughts),
+        history=takes,
         accepted_efforts=efforts,
     )
 
@@ -64,7 +73,8 @@ class Mistral(Profile, frozen=True, kw_only=True):
         """Return messages and variables as this model's template wants them."""
         placed = self.history.with_systems(messages)
         said, variables = super().template_input(placed, tools, effort)
-        return self.history.written(said, thinks=effort is not None), variables
+        thinks = effort is not None and self.thoughts is not None
+        return self.history.written(said, thinks=thinks), variables
 
     def switches(self, effort: str | None) -> dict[str, Any]:
         """Return the template's variables that switch thinking on or off.

@@ -1,7 +1,7 @@
 """Conversations as Mistral's templates take them.
 
 Mistral's own library does the same before it writes a prompt (``protocol/instruct/normalize.py``
-and ``validator.py`` in mistral-common at bc022b9): messages of one role in a row are one, system
+and ``validator.py`` in mistral-common at bc022b9): what a user says in a row is one message, system
 texts stand in the last user message where there is no other place for them (up to tokenizer v3),
 results stand in the order of their calls, for that is how later models tell which is which, and
 ids of calls have nine letters and digits.
@@ -12,11 +12,11 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any
 
 import msgspec
 
-from gpu_worker.dialect.messages import Message
+from gpu_worker.dialect.messages import THOUGHTS, Message
+from gpu_worker.dialect.template_traits import with_parts
 
 Chunk = Mapping[str, str]
 """Part of a content: ``type`` is ``text`` or ``thinking``, which also names the other key."""
@@ -24,7 +24,6 @@ Chunk = Mapping[str, str]
 ID_LENGTH = 9
 _ID = re.compile(f"[a-zA-Z0-9]{{{ID_LENGTH}}}")
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-_TEXTS = ("content", "reasoning", "reasoning_content")
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +31,8 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
     takes_systems: bool = True  # as messages of their own
     takes_thoughts: bool = False  # as chunks of a content
-    takes_text_beside_calls: bool = True  # in one message
+    takes_text_before_calls: bool = True
+    takes_texts: bool = True  # as contents; otherwise lists of chunks alone
     results_are_json: bool = False  # it writes them into JSON as they are
     # To think as the model has learned it: what stands in its template's own system message. The
     # template writes that only where the conversation has none.
@@ -50,13 +50,13 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
             messages: in OpenAI's shape.
             thinks: the model is asked to.
         """
-        written = [
-            self._shaped(message) for message in _with_short_ids(_in_order(_merged(messages)))
-        ]
-        return self._instructed(written) if thinks and self.instructions else written
+        written = [self._shaped(_with_short_ids(each)) for each in _in_order(_merged(messages))]
+        if thinks and self.instructions:
+            written = self._instructed(written)
+        return written if self.takes_texts else [with_parts(message) for message in written]
 
     def _shaped(self, message: Message) -> Message:
-        if message.get("tool_calls") and not self.takes_text_beside_calls:
+        if message.get("tool_calls") and not self.takes_text_before_calls:
             message = {**message, "content": ""}
         if message["role"] == "tool" and self.results_are_json:
             message = {**message, "content": _as_json(message["content"])}
@@ -64,7 +64,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
         if not (thought and self.takes_thoughts):
             return message
         said = [_text(message["content"])] if message["content"] else []
-        rest = {key: value for key, value in message.items() if key not in _TEXTS}
+        rest = {key: value for key, value in message.items() if key not in THOUGHTS}
         return {**rest, "content": [{"type": "thinking", "thinking": thought}, *said]}
 
     def _instructed(self, messages: list[Message]) -> list[Message]:
@@ -106,23 +106,14 @@ def _in_last_user(messages: Sequence[Message]) -> Sequence[Message]:
 
 
 def _merged(messages: Iterable[Message]) -> list[Message]:
-    """Make one message of several in a row by a user, or by the model if it did not call."""
+    """Make one message of several in a row by a user."""
     merged: list[Message] = []
     for message in messages:
-        last = merged[-1] if merged else None
-        if (
-            last is None
-            or message["role"] not in {"user", "assistant"}
-            or message["role"] != last["role"]
-            or last.get("tool_calls")
-        ):
+        if merged and merged[-1]["role"] == message["role"] == "user":
+            texts = (merged[-1]["content"], message["content"])
+            merged[-1] = {**message, "content": _joined(texts)}
+        else:
             merged.append(message)
-            continue
-        texts = {key: (last.get(key, ""), message.get(key, "")) for key in _TEXTS}
-        joined = {
-            key: _joined(both) for key, both in texts.items() if key == "content" or any(both)
-        }
-        merged[-1] = {**message, **joined}
     return merged
 
 
@@ -138,22 +129,12 @@ def _in_order(messages: Iterable[Message]) -> Iterator[Message]:
             yield message
 
 
-def _with_short_ids(messages: Iterable[Message]) -> Iterator[Message]:
-    """Shorten ids, and name the function of each result, which models of tokenizer v2 read."""
-    names: dict[str, str] = {}
-    for message in messages:
-        if message["role"] == "tool":
-            number = _id(message)
-            name = {"name": names[number]} if number in names else {}
-            yield {**message, **name, "tool_call_id": short_id(number)}
-        elif calls := message.get("tool_calls"):
-            names |= {call["id"]: call["function"]["name"] for call in calls}
-            short: list[Mapping[str, Any]] = [
-                {**call, "id": short_id(call["id"])} for call in calls
-            ]
-            yield {**message, "tool_calls": short}
-        else:
-            yield message
+def _with_short_ids(message: Message) -> Message:
+    if message["role"] == "tool":
+        return {**message, "tool_call_id": short_id(_id(message))}
+    if calls := message.get("tool_calls"):
+        return {**message, "tool_calls": [{**call, "id": short_id(call["id"])} for call in calls]}
+    return message
 
 
 def _id(result: Message) -> str:

@@ -7,11 +7,11 @@ from typing import Any
 from gpu_worker.dialect.chat_template import ChatTemplate, TemplateError
 from gpu_worker.dialect.family.mistral_history import Chunk, History
 from gpu_worker.dialect.messages import Message
+from gpu_worker.dialect.template_traits import USER, Traits
 from gpu_worker.dialect.thinking import ThoughtMarkers
 
 EFFORTS = ("none", "low", "medium", "high")
 _PROBE = "fastrun-probe"
-_USER: Message = {"role": "user", "content": "fastrun-probe-user"}
 _CALL: Mapping[str, Any] = {
     "id": "probe1234",
     "type": "function",
@@ -35,25 +35,29 @@ def accepted_efforts(template: ChatTemplate) -> tuple[str, ...]:
     if "reasoning_effort" not in template.reads:
         return ()
     return tuple(
-        effort for effort in EFFORTS if _rendered(template, [_USER], reasoning_effort=effort)
+        effort for effort in EFFORTS if _rendered(template, [USER], reasoning_effort=effort)
     )
 
 
-def history(template: ChatTemplate, thoughts: ThoughtMarkers | None) -> History:
+def history(template: ChatTemplate, traits: Traits, thoughts: ThoughtMarkers | None) -> History:
     """Return what a template takes of a history.
 
     Args:
         template: the model's own.
+        traits: its own.
         thoughts: what stands around them; None for a model that has none.
     """
-    calls = _assistant("")
-    silent = _rendered(template, [_USER, calls])
-    spoken = _rendered(template, [_USER, _assistant(_PROBE)])
+    called = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
+    said = {"role": "assistant", "content": _PROBE}
+    results = _rendered(template, [USER, called, _RESULT])
+    # In one message, or in one of its own.
+    spoken = ([USER, {**called, **said}], [USER, said, called])
     return History(
         takes_systems="[SYSTEM_PROMPT]" in template.source,
         takes_thoughts=thoughts is not None and _takes_thoughts(template, thoughts),
-        takes_text_beside_calls=bool(spoken) or not silent,
-        results_are_json=f'"content": {_PROBE}' in _rendered(template, [_USER, calls, _RESULT]),
+        takes_text_before_calls=any(_rendered(template, each) for each in spoken) or not results,
+        takes_texts=not traits.contents_are_parts,
+        results_are_json=f'"content": {_PROBE}' in results,
         instructions=_instructions(template, thoughts) if thoughts else (),
         begins_thought=thoughts.begin if thoughts else "",
     )
@@ -61,13 +65,13 @@ def history(template: ChatTemplate, thoughts: ThoughtMarkers | None) -> History:
 
 def _takes_thoughts(template: ChatTemplate, thoughts: ThoughtMarkers) -> bool:
     chunks = [{"type": "thinking", "thinking": _PROBE}, {"type": "text", "text": _PROBE}]
-    written = _rendered(template, [_USER, {"role": "assistant", "content": chunks}])
+    written = _rendered(template, [USER, {"role": "assistant", "content": chunks}])
     return f"{thoughts.begin}{_PROBE}{thoughts.end}{_PROBE}" in written
 
 
 def _instructions(template: ChatTemplate, thoughts: ThoughtMarkers) -> tuple[Chunk, ...]:
     """Return the template's own system message, if that is where the model is told to think."""
-    rendered = _rendered(template, [_USER])
+    rendered = _rendered(template, [USER])
     found = _SYSTEM.search(rendered)
     text = found[1] if found else ""
     before, begun, rest = text.partition(thoughts.begin)
@@ -81,11 +85,7 @@ def _instructions(template: ChatTemplate, thoughts: ThoughtMarkers) -> tuple[Chu
         chunks += [{"type": "text", "text": after}] if after else []
     content = chunks if thoughts.are_control_tokens else text
     system = {"role": "system", "content": content}
-    return tuple(chunks) if _rendered(template, [system, _USER]) == rendered else ()
-
-
-def _assistant(content: str) -> Message:
-    return {"role": "assistant", "content": content, "tool_calls": [_CALL]}
+    return tuple(chunks) if _rendered(template, [system, USER]) == rendered else ()
 
 
 def _rendered(template: ChatTemplate, messages: Sequence[Message], **variables: str) -> str:
