@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from llguidance import LLMatcher
+
 from gpu_worker.engine.cpu.constraint import Constraint
 from gpu_worker.engine.cpu.known_grammars import Known, KnownGrammars
 from gpu_worker.engine.cpu.lark import lark, reason
@@ -46,6 +48,7 @@ class GrammarCompiler:
         self._trial = Trial(tokenizer, size=vocabulary, eos_ids=eos_ids)
         self._quick = _threads(QUICK_THREADS, STACK_BYTES)
         self._slow = _threads(1, STACK_BYTES)
+        self._renewals = _threads(1, STACK_BYTES)
         self._vocabulary = self._quick.submit(
             Vocabulary.read, tokenizer, size=vocabulary, eos_ids=eos_ids
         )
@@ -72,11 +75,11 @@ class GrammarCompiler:
             return ready
         lane = self._slow if known.is_slow else self._quick
         async with _bounded_wait():
-            return await _run(lane, lambda: self._compile(known.text))
+            return await _run(lane, lambda: self._compile(known.text, is_slow=known.is_slow))
 
     def close(self) -> None:
         """Compile nothing more, and end the process in which grammars are tried out."""
-        for lane in (self._quick, self._slow):
+        for lane in (self._quick, self._slow, self._renewals):
             lane.shutdown(wait=False, cancel_futures=True)
         self._trial.close()
 
@@ -103,24 +106,32 @@ class GrammarCompiler:
         size = self._trial.run(text, cpu_limit_s=SLOW_S if is_slow else QUICK_S)
         if size is None and not is_slow:
             return None
-        made, refusal = self._compile_tried(text, size)
+        made, refusal = self._compile_tried(text, size, is_slow=is_slow)
         known = Known(text, size or 0, is_slow, refusal)
         self._known.add(grammar, known, made)
         return known
 
-    def _compile_tried(self, text: str, size: int | None) -> tuple[Constraint | None, str | None]:
+    def _compile_tried(
+        self, text: str, size: int | None, *, is_slow: bool
+    ) -> tuple[Constraint | None, str | None]:
         if size is None or size > MAX_BYTES:
             return None, TOO_COSTLY
         try:
-            return self._compile(text), None
+            return self._compile(text, is_slow=is_slow), None
         except GrammarError as error:
             return None, str(error)
 
-    def _compile(self, text: str) -> Constraint:
-        matcher = self._vocabulary.result().matcher(text)
+    def _compile(self, text: str, *, is_slow: bool) -> Constraint:
+        vocabulary = self._vocabulary.result()
+        matcher = vocabulary.matcher(text)
         if matcher.is_error():
             raise GrammarError(reason(matcher.get_error()))
-        made = Constraint(matcher, self._size)
+
+        def renew(said: Sequence[int]) -> LLMatcher:
+            # All generations wait for this one, who waits for nobody here.
+            return self._renewals.submit(vocabulary.matcher, text, said).result()
+
+        made = Constraint(matcher, self._size, renew=None if is_slow else renew)
         # The first tokens cost most, and a grammar that allows nothing shows it only now.
         made.allowed()
         return made

@@ -12,9 +12,11 @@ from gpu_worker.dialect.tokenizer import JsonTokenizer
 STACK_BYTES = 128 << 20
 # Work for one token, which everybody in the batch waits for: some 7 ms at the worst.
 STEP_FUEL = 100_000
-# Size of one generation's automaton, at up to 800 bytes a state: with all slots of a worker in use
-# by the worst grammars, some 500 MB. A string with a "maxLength" takes 5 states a character.
+# Size of one generation's automaton, at up to 800 bytes a state, 150 mostly. It grows as it is
+# followed: by 5 states a character in a string with a "maxLength", of which one is needed to get
+# where it stands. So what was said raises the limit, by less memory than its KV cache takes.
 MAX_STATES = 20_000
+STATES_PER_BYTE = 2
 
 
 class _Words:
@@ -63,9 +65,19 @@ class Vocabulary(NamedTuple):
         wrapper = llguidance.TokenizerWrapper(words)
         return cls(llguidance.LLTokenizer(wrapper, eos_token=list(eos_ids)), words.special_tokens)
 
-    def matcher(self, text: str) -> llguidance.LLMatcher:
-        """Compile a grammar in the library's language, in a thread with a stack of STACK_BYTES."""
+    def matcher(self, text: str, said: Sequence[int] = ()) -> llguidance.LLMatcher:
+        """Compile a grammar, in a thread with a stack of STACK_BYTES.
+
+        Args:
+            text: in the library's language.
+            said: tokens to go on after.
+        """
+        size = len(self.tokenizer.decode_bytes(list(said)))
         limits = llguidance.LLParserLimits(
-            step_lexer_fuel=STEP_FUEL, max_lexer_states=MAX_STATES, verbose_errors=False
+            step_lexer_fuel=STEP_FUEL,
+            max_lexer_states=MAX_STATES + STATES_PER_BYTE * size,
+            verbose_errors=False,
         )
-        return llguidance.LLMatcher(self.tokenizer, text, log_level=0, limits=limits)
+        matcher = llguidance.LLMatcher(self.tokenizer, text, log_level=0, limits=limits)
+        matcher.consume_tokens(list(said))
+        return matcher

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from gpu_worker.dialect.tokenizer import JsonTokenizer
+from gpu_worker.engine.cpu.constraint import Constraint
 from gpu_worker.engine.cpu.grammar_compiler import GrammarCompiler
+from gpu_worker.engine.cpu.lark import lark
+from gpu_worker.engine.cpu.vocabulary import Vocabulary
 from gpu_worker.engine.grammar import Free, GrammarError, Json, Literal, Repeat, Sequence
 
 TOKENIZER = Path(__file__).parents[4] / "models/tiny/tokenizer.json"
@@ -223,6 +226,38 @@ async def test_hostile_schemas_end_in_time(compiler, name: str):
             if state.is_complete:
                 break
             state.advance(int(state.allowed()[-1]))
+
+
+LONG = "The cat (Größe 2) said 猫🐱 twice. " * 400  # five times what one automaton holds
+LONG_TEXT = Json(json.dumps({"type": "string", "maxLength": len(LONG)}))
+
+
+async def test_long_text_under_a_bound(compiler, tokenizer):
+    """A bound is kept to the character, however long the text is that it bounds."""
+    state = await compiler.begin(LONG_TEXT)
+    tokens = tokenizer.encode(json.dumps(LONG, ensure_ascii=False)[:-1], special=False)
+    follow(state, tokens)
+    (end,) = tokenizer.encode('"', special=False)
+    assert state.allowed().tolist() == [end]
+    state.advance(end)
+    assert state.is_complete
+
+
+async def test_long_text_that_was_generated_elsewhere(compiler, tokenizer):
+    """What is only advanced over may be as long."""
+    state = await compiler.begin(LONG_TEXT)
+    for token in tokenizer.encode(json.dumps(LONG, ensure_ascii=False)[:-3], special=False):
+        state.advance(token)
+    assert 1 < len(state.allowed()) < VOCABULARY // 2
+
+
+def test_automaton_that_cannot_be_renewed(tokenizer):
+    """A grammar that takes long to compile is not compiled again, but given up with a reason."""
+    vocabulary = Vocabulary.read(TOKENIZER, size=VOCABULARY, eos_ids=[EOS])
+    state = Constraint(vocabulary.matcher(lark(LONG_TEXT, vocabulary.special_tokens)), VOCABULARY)
+    tokens = tokenizer.encode(json.dumps(LONG, ensure_ascii=False), special=False)
+    with pytest.raises(GrammarError, match="too many states"):
+        follow(state, tokens)
 
 
 # What fits, and what does not.
