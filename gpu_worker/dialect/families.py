@@ -10,7 +10,15 @@ from types import MappingProxyType
 from typing import Protocol
 
 from gpu_worker.dialect.chat_template import ChatTemplate
-from gpu_worker.dialect.family import harmony, hermes, llama, mistral, plain
+from gpu_worker.dialect.family import (
+    deepseek,
+    deepseek_dsml,
+    harmony,
+    hermes,
+    llama,
+    mistral,
+    plain,
+)
 from gpu_worker.dialect.profile import Profile
 
 
@@ -25,7 +33,15 @@ class Family(Protocol):
 
 
 FAMILIES: Mapping[str, Family] = MappingProxyType(
-    {"harmony": harmony, "hermes": hermes, "llama": llama, "mistral": mistral, "plain": plain}
+    {
+        "deepseek": deepseek,
+        "deepseek_dsml": deepseek_dsml,
+        "harmony": harmony,
+        "hermes": hermes,
+        "llama": llama,
+        "mistral": mistral,
+        "plain": plain,
+    }
 )
 
 
