@@ -18,6 +18,7 @@ from gpu_worker.dialect.family import (
     llama,
     mistral,
     plain,
+    smollm,
 )
 from gpu_worker.dialect.profile import Profile
 
@@ -37,6 +38,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "deepseek": deepseek,
         "deepseek_dsml": deepseek_dsml,
         "harmony": harmony,
+        "smollm": smollm,
         "hermes": hermes,
         "llama": llama,
         "mistral": mistral,

@@ -109,6 +109,7 @@ def _systems(probe: _Probe) -> Systems:
         return Systems.NOWHERE if probe.write([USER]) else Systems.EVERYWHERE
     several = ([first, USER, ASSISTANT, later, USER], [first, later, USER])
     everywhere = all(probe.writes(messages, FIRST, LATER) for messages in several)
+    everywhere = everywhere and probe.writes([first], FIRST)
     return Systems.EVERYWHERE if everywhere else Systems.FIRST
 
 

@@ -53,7 +53,7 @@ class Plain(Profile, frozen=True, kw_only=True):
         self, messages: Sequence[Message], tools: Sequence[Tool], effort: str | None
     ) -> tuple[Sequence[Message], dict[str, Any]]:
         """Return messages and variables as this model's template wants them."""
-        said: list[Message] = [_in_words(message) for message in messages]
+        said: list[Message] = [in_words(message) for message in messages]
         if tools:
             said = with_instructions(said, _instructions(tools))
         return within(self.traits, said), self.switches(effort)
@@ -72,7 +72,8 @@ def _instructions(tools: Sequence[Tool]) -> str:
     return INSTRUCTIONS.format(tools="\n".join(lines))
 
 
-def _in_words(message: Message) -> dict[str, Any]:
+def in_words(message: Message) -> dict[str, Any]:
+    """Return a message whose calls, or result, stand in its text."""
     content: str = message["content"]
     if message["role"] == "tool":
         return {"role": "user", "content": f"<tool_response>\n{content}\n</tool_response>"}
@@ -80,4 +81,5 @@ def _in_words(message: Message) -> dict[str, Any]:
         f"{OPENING}\n{json.dumps(call['function'], ensure_ascii=False)}{BROKEN_END}"
         for call in message.get("tool_calls", ())
     ]
-    return {"role": message["role"], "content": "\n".join([content, *calls] if content else calls)}
+    rest = {key: value for key, value in message.items() if key != "tool_calls"}
+    return {**rest, "content": "\n".join([content, *calls] if content else calls)}
