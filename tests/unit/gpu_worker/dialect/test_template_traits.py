@@ -1,8 +1,9 @@
 """What templates of public models take, each shape in a template of our own.
 
-The shapes were found in 188 public templates (those of ``ikawrakow/ik_llama.cpp`` at 8337e4c,
-``huggingface/trl`` at f2cd577, ``chujiezheng/chat_templates`` at 11c4955 and the tests of
-``huggingface/huggingface.js`` at fe42e68), named beside each.
+The shapes were found in 369 public templates: those of ``ikawrakow/ik_llama.cpp`` at 8337e4c,
+``huggingface/trl`` at f2cd577, ``chujiezheng/chat_templates`` at 11c4955, ``EricLBuehler/mistral.rs``
+at 9e92262, ``xorbitsai/inference`` at 7ecec16 (``llm_family.json``), and of the jinja tests and the
+Ollama map of ``huggingface/huggingface.js`` at fe42e68. A model that has it is named beside each.
 """
 
 import json
@@ -53,6 +54,11 @@ SHAPES = {
         FIRST_SYSTEM
         + "{% if messages[0].role == 'system' %}{% set messages = messages[1:] %}{% endif %}"
         + LOOP.replace(TURN, TURN + ALL_CALLS),
+        Traits(systems=Systems.FIRST),
+    ),
+    "a system message with a user's first: DBRX": (
+        "{% if messages[0].role == 'system' and not messages[1:] %}"
+        "{{ raise_exception('no user') }}{% endif %}" + LOOP.replace(TURN, TURN + ALL_CALLS),
         Traits(systems=Systems.FIRST),
     ),
     "no system message: Gemma 2": (
