@@ -8,6 +8,8 @@ import msgspec
 
 from auth_service.config import Config as AuthConfig
 from edge.config import Config as EdgeConfig
+from fastrun.cli.app import COMMANDS
+from fastrun.local.certificates import EVERYONE, folder_name
 from fastrun.service import config
 from gpu_worker.config import Config as WorkerConfig
 from scheduler.config import Config as SchedulerConfig
@@ -54,7 +56,7 @@ def test_every_setting_is_one_of_its_service():
 def test_every_service_has_a_health_check():
     """What runs for long is checked; what runs once is waited for."""
     for name, service in services().items():
-        if name == "migrate":
+        if name in ("migrate", "certs", "operator"):
             assert service["restart"] == "no"
         else:
             assert service["healthcheck"]["test"], name
@@ -67,6 +69,37 @@ def test_only_the_edge_is_published_and_only_here():
     assert all(port.startswith("127.0.0.1:") for port in published["edge"])
 
 
+def test_each_service_sees_its_own_certificate_only():
+    """Only what makes certificates sees them all, and the CA's key; the others cannot write."""
+    folders = {folder_name(each): each for each in EVERYONE}
+    mounted = {
+        name: [each for each in service.get("volumes", ()) if each.startswith("certs-")]
+        for name, service in services().items()
+    }
+    home = "/var/lib/fastrun/certs"
+
+    assert mounted.pop("certs") == [
+        f"certs-{name}:{home}/{name}"
+        for name in ("ca", "auth", "scheduler", "worker", "edge", "operator")
+    ]
+    assert {name for name in mounted if mounted[name]} == set(folders)
+    for name in folders:
+        assert mounted[name] == [f"certs-{name}:{home}/{name}:ro"]
+        if name in CONFIGS:
+            settings = services()[name]["environment"]
+            for file in ("cert", "key", "ca"):
+                variable = f"FASTRUN_{name.upper()}_TLS_{file.upper()}"
+                assert settings[variable] == f"{home}/{name}/{file}.pem"
+
+
+def test_every_command_is_one():
+    """What runs in a container is a command of ours or the module of a service."""
+    for name, service in services().items():
+        command = [*service.get("entrypoint", ()), *service.get("command", ())]
+        if command[:1] == ["fastrun"]:
+            assert command[1] in COMMANDS, name
+
+
 def test_the_image_copies_only_what_exists():
     """Every path that the Dockerfile and .dockerignore name is there."""
     names = [
@@ -77,6 +110,7 @@ def test_the_image_copies_only_what_exists():
     for name in names:
         assert (ROOT / name).exists(), name
     dockerfile = (ROOT / "deploy" / "Dockerfile").read_text()
+    assert {folder_name(each) for each in EVERYONE} <= set(dockerfile.split())
     for lock in ("requirements/server.txt", "requirements/cpu.txt"):
         assert lock in dockerfile
         assert (ROOT / lock).exists(), lock
