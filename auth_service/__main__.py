@@ -8,14 +8,21 @@ from random import SystemRandom
 import structlog
 
 from auth_service import migrate
+from auth_service.account_store import AccountStore
 from auth_service.admin_servicer import AdminServicer
+from auth_service.audit import Audit
 from auth_service.config import Config
+from auth_service.database import Database
 from auth_service.errors import SchemaError, StoreUnavailableError
+from auth_service.key_feed import KeyFeed
+from auth_service.key_lookup import KeyLookup
+from auth_service.key_store import KeyStore
 from auth_service.keys import Pepper, Peppers
 from auth_service.metrics import Metrics
+from auth_service.prices import Prices
 from auth_service.servicer import AuthServicer
-from auth_service.store import Store
-from fastrun.service import config, lifecycle, logs
+from auth_service.usage_store import UsageStore
+from fastrun.service import config, identity, lifecycle, logs
 from fastrun.service.config import host_and_port
 from fastrun.service.metrics import AdminServer
 from fastrun.service.rpc import RpcServer
@@ -29,7 +36,7 @@ PEPPER_ID = 1
 
 
 class AuthService:
-    """The wiring: one store, two servicers, one admin port."""
+    """The wiring: one pool, one listener, two servicers, one admin port."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -39,44 +46,59 @@ class AuthService:
             self._metrics.registry, alive=lambda: None, ready=lambda: self._not_ready
         )
         self._not_ready: str | None = "starting"
-        self._store: Store | None = None
+        self._database: Database | None = None
+        self._feed: KeyFeed | None = None
 
     async def start(self) -> Mapping[str, int]:
         """Wait for Postgres and serve."""
         admin_port = self._admin.start(*host_and_port(self._config.admin_listen))
         await self._await_schema()
-        self._store = await Store.open(
-            self._config.database_url,
-            Peppers(Pepper(PEPPER_ID, bytes.fromhex(self._config.pepper))),
-            SystemRandom(),
-            pool_size=self._config.pool_size,
-            verify_deadline_s=self._config.verify_timeout_s,
-        )
-        self._server.add(
-            auth_pb2.DESCRIPTOR.services_by_name["AuthService"],
-            auth_pb2_grpc.add_AuthServiceServicer_to_server,
-            AuthServicer(self._store, self._metrics),
-        )
-        self._server.add(
-            admin_pb2.DESCRIPTOR.services_by_name["AdminService"],
-            admin_pb2_grpc.add_AdminServiceServicer_to_server,
-            AdminServicer(self._store),
-        )
+        url = self._config.database_url
+        database = self._database = await Database.open(url, pool_size=self._config.pool_size)
+        feed = self._feed = KeyFeed(url, database)
+        self._serve(database, feed)
+        feed.start()
         grpc_port = await self._server.start(self._config.listen)
         self._not_ready = None
         return {"grpc": grpc_port, "admin": admin_port}
 
+    def _serve(self, database: Database, feed: KeyFeed) -> None:
+        pepper = Pepper(PEPPER_ID, bytes.fromhex(self._config.pepper))
+        peppers, random, audit = Peppers(pepper), SystemRandom(), Audit(database)
+        usage = UsageStore(database)
+        lookup = KeyLookup(database, peppers, deadline_s=self._config.verify_timeout_s)
+        self._server.add(
+            auth_pb2.DESCRIPTOR.services_by_name["AuthService"],
+            auth_pb2_grpc.add_AuthServiceServicer_to_server,
+            AuthServicer(lookup, feed, usage, self._metrics),
+        )
+        self._server.add(
+            admin_pb2.DESCRIPTOR.services_by_name["AdminService"],
+            admin_pb2_grpc.add_AdminServiceServicer_to_server,
+            AdminServicer(
+                AccountStore(database, audit, random, identity.actor),
+                KeyStore(database, audit, peppers, random, identity.actor),
+                audit,
+                usage,
+                Prices(database, audit, identity.actor),
+            ),
+        )
+
     async def drain(self) -> None:
-        """Finish the calls that run."""
+        """Finish the calls that run, and send watching edges elsewhere."""
         self._not_ready = "stopping"
         await self._server.not_serving()
+        if self._feed is not None:
+            await self._feed.close()
         await self._server.stop(self._config.grace_s)
 
     async def stop(self) -> None:
         """Close everything."""
         await self._server.stop(0)
-        if self._store is not None:
-            await self._store.close()
+        if self._feed is not None:
+            await self._feed.close()
+        if self._database is not None:
+            await self._database.close()
         self._admin.close()
 
     async def _await_schema(self) -> None:

@@ -2,14 +2,18 @@
 
 import math
 import unicodedata
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from random import Random
 
 from auth_service.errors import InvalidFieldError, StateError
+from auth_service.limits import NO_LIMITS, Limits
 from fastrun.service.api_key import PREFIX_LENGTH, random_text
 
 NAME_LENGTH = 100
+MODEL_LENGTH = 200
+MOST_MODELS = 100
 ACCOUNT_ID_START = "acct_"
 KEY_ID_START = "key_"
 
@@ -24,6 +28,7 @@ class AccountState(StrEnum):
     PENDING = "pending"
     APPROVED = "approved"
     SUSPENDED = "suspended"
+    CLOSED = "closed"
 
 
 class Change(StrEnum):
@@ -31,6 +36,7 @@ class Change(StrEnum):
 
     APPROVE = "approve"
     SUSPEND = "suspend"
+    CLOSE = "close"
 
 
 class KeyState(StrEnum):
@@ -48,11 +54,17 @@ class Account:
     name: str
     state: AccountState
     created_at: float
+    limits: Limits = NO_LIMITS
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One API key of an account, without anything that could pass for it."""
+    """One API key of an account, without anything that could pass for it.
+
+    Args:
+        models: which it may use; empty: all.
+        last_used_at: to the minute; None: never.
+    """
 
     key_id: str
     account_id: str
@@ -61,11 +73,20 @@ class Key:
     state: KeyState
     created_at: float
     expires_at: float | None
+    models: tuple[str, ...] = ()
+    limits: Limits = NO_LIMITS
+    last_used_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whom a key speaks for, and whether it may."""
+    """Whom a key speaks for, whether it may, and how much.
+
+    Args:
+        sequence: the last key event that this has seen.
+        account_month_tokens: what the account has used since the month began, in UTC.
+        key_month_tokens: the same of this key alone.
+    """
 
     account_id: str
     key_id: str
@@ -73,6 +94,12 @@ class Identity:
     key_state: KeyState
     expires_at: float | None
     cache_salt: str = field(repr=False)
+    sequence: int = 0
+    models: tuple[str, ...] = ()
+    account_limits: Limits = NO_LIMITS
+    key_limits: Limits = NO_LIMITS
+    account_month_tokens: int = 0
+    key_month_tokens: int = 0
 
 
 _CHANGES: dict[tuple[AccountState, Change], AccountState] = {
@@ -81,6 +108,10 @@ _CHANGES: dict[tuple[AccountState, Change], AccountState] = {
     (AccountState.APPROVED, Change.APPROVE): AccountState.APPROVED,
     (AccountState.APPROVED, Change.SUSPEND): AccountState.SUSPENDED,
     (AccountState.SUSPENDED, Change.SUSPEND): AccountState.SUSPENDED,
+    (AccountState.PENDING, Change.CLOSE): AccountState.CLOSED,
+    (AccountState.APPROVED, Change.CLOSE): AccountState.CLOSED,
+    (AccountState.SUSPENDED, Change.CLOSE): AccountState.CLOSED,
+    (AccountState.CLOSED, Change.CLOSE): AccountState.CLOSED,
 }
 
 
@@ -141,6 +172,23 @@ def key_expiry(expires_at: float | None) -> float | None:
     if not math.isfinite(expires_at) or not 0 < expires_at < _YEAR_9999_S:
         raise InvalidFieldError("expires_at must be a time in seconds since 1970")
     return expires_at
+
+
+def key_models(models: Iterable[str]) -> tuple[str, ...]:
+    """The models that a key may use, each once, in the order given.
+
+    Raises:
+        InvalidFieldError: there are too many, or one has a name that no model has.
+    """
+    names = tuple(dict.fromkeys(models))
+    if len(names) > MOST_MODELS:
+        raise InvalidFieldError(f"a key may name at most {MOST_MODELS} models")
+    for name in names:
+        if not name or len(name) > MODEL_LENGTH or not name.isprintable():
+            raise InvalidFieldError(
+                f"a model's name must have 1 to {MODEL_LENGTH} printable characters"
+            )
+    return names
 
 
 def new_account_id(random: Random) -> str:

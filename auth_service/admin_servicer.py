@@ -1,74 +1,87 @@
-"""AdminService over gRPC: what operators do to accounts and keys."""
-
-from collections.abc import Awaitable
-from typing import TypeVar
+"""AdminService over gRPC: what operators do to accounts and keys, and who did what."""
 
 import grpc.aio
 import structlog
 from google.protobuf.message import Message
 
-from auth_service.accounts import Account, AccountState, Key
-from auth_service.errors import (
-    AlreadyExistsError,
-    AuthServiceError,
-    InvalidFieldError,
-    NotFoundError,
-    StateError,
-    StoreUnavailableError,
+from auth_service.account_store import AccountStore
+from auth_service.accounts import AccountState
+from auth_service.audit import Audit
+from auth_service.key_store import KeyStore, NewKey
+from auth_service.messages import (
+    ACCOUNT_STATES,
+    account_message,
+    audit_message,
+    key_message,
+    limits_message,
+    limits_of,
 )
-from auth_service.servicer import ACCOUNT_STATES, KEY_STATES
-from auth_service.store import Store
+from auth_service.prices import Prices
+from auth_service.refusals import told
+from auth_service.usage_servicer import AdminUsageServicer
+from auth_service.usage_store import UsageStore
 from fastrun.service.errors import ServiceError
-from fastrun.v1 import admin_pb2, admin_pb2_grpc
+from fastrun.v1 import admin_pb2
 from fastrun.v1.error_pb2 import ErrorReason
 
 log = structlog.get_logger()
 
 Context = grpc.aio.ServicerContext
-T = TypeVar("T")
 
-_REASONS = {
-    AlreadyExistsError: ErrorReason.ERROR_REASON_ALREADY_EXISTS,
-    InvalidFieldError: ErrorReason.ERROR_REASON_INVALID_REQUEST,
-    NotFoundError: ErrorReason.ERROR_REASON_NOT_FOUND,
-    StateError: ErrorReason.ERROR_REASON_CONFLICT,
-    StoreUnavailableError: ErrorReason.ERROR_REASON_UNAVAILABLE,
-}
+LOGGED = 64  # characters of what came from outside
 _STATES = {number: state for state, number in ACCOUNT_STATES.items()}
 
 
-class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
+class AdminServicer(AdminUsageServicer):
     """Answers operators; see admin.proto for each call."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(
+        self,
+        accounts: AccountStore,
+        keys: KeyStore,
+        audit: Audit,
+        usage: UsageStore,
+        prices: Prices,
+    ) -> None:
+        super().__init__(accounts, usage, prices)
+        self._keys = keys
+        self._audit = audit
 
     async def CreateAccount(  # noqa: N802 - gRPC's name
         self, request: admin_pb2.CreateAccountRequest, context: "Context[Message, Message]"
     ) -> admin_pb2.CreateAccountResponse:
         """Make a pending account."""
         del context
-        account = await _told(self._store.create_account(request.name))
+        account = await told(self._accounts.create(request.name))
         log.info("account_created", account_id=account.account_id)
-        return admin_pb2.CreateAccountResponse(account=_account(account))
+        return admin_pb2.CreateAccountResponse(account=account_message(account))
 
     async def ApproveAccount(  # noqa: N802 - gRPC's name
         self, request: admin_pb2.ApproveAccountRequest, context: "Context[Message, Message]"
     ) -> admin_pb2.ApproveAccountResponse:
         """Let an account call."""
         del context
-        account = await _told(self._store.approve(request.account))
+        account = await told(self._accounts.approve(request.account))
         log.info("account_approved", account_id=account.account_id)
-        return admin_pb2.ApproveAccountResponse(account=_account(account))
+        return admin_pb2.ApproveAccountResponse(account=account_message(account))
 
     async def SuspendAccount(  # noqa: N802 - gRPC's name
         self, request: admin_pb2.SuspendAccountRequest, context: "Context[Message, Message]"
     ) -> admin_pb2.SuspendAccountResponse:
         """Stop an account from calling."""
         del context
-        account = await _told(self._store.suspend(request.account))
+        account = await told(self._accounts.suspend(request.account))
         log.info("account_suspended", account_id=account.account_id)
-        return admin_pb2.SuspendAccountResponse(account=_account(account))
+        return admin_pb2.SuspendAccountResponse(account=account_message(account))
+
+    async def CloseAccount(  # noqa: N802 - gRPC's name
+        self, request: admin_pb2.CloseAccountRequest, context: "Context[Message, Message]"
+    ) -> admin_pb2.CloseAccountResponse:
+        """End an account with all its keys."""
+        del context
+        account = await told(self._accounts.close(request.account))
+        log.info("account_closed", account_id=account.account_id)
+        return admin_pb2.CloseAccountResponse(account=account_message(account))
 
     async def ListAccounts(  # noqa: N802 - gRPC's name
         self, request: admin_pb2.ListAccountsRequest, context: "Context[Message, Message]"
@@ -82,73 +95,79 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
                 raise ServiceError(
                     ErrorReason.ERROR_REASON_INVALID_REQUEST, "state is not one of an account"
                 )
-        accounts = await _told(self._store.list_accounts(state))
-        return admin_pb2.ListAccountsResponse(accounts=[_account(each) for each in accounts])
+        accounts = await told(self._accounts.list(state))
+        return admin_pb2.ListAccountsResponse(accounts=[account_message(each) for each in accounts])
 
     async def IssueKey(  # noqa: N802 - gRPC's name
         self, request: admin_pb2.IssueKeyRequest, context: "Context[Message, Message]"
     ) -> admin_pb2.IssueKeyResponse:
         """Register a key that the caller has made."""
         del context
-        key = await _told(
-            self._store.issue_key(
-                request.account,
-                name=request.name,
-                key_sha256=request.key_sha256,
-                prefix=request.prefix,
-                expires_at=request.expires_at if request.HasField("expires_at") else None,
-            )
+        new = NewKey(
+            key_sha256=request.key_sha256,
+            prefix=request.prefix,
+            name=request.name,
+            expires_at=request.expires_at if request.HasField("expires_at") else None,
+            models=tuple(request.models),
         )
+        key = await told(self._keys.issue(request.account, new))
         log.info("key_issued", key_id=key.key_id, account_id=key.account_id)
-        return admin_pb2.IssueKeyResponse(key=_key(key))
+        return admin_pb2.IssueKeyResponse(key=key_message(key))
 
     async def RevokeKey(  # noqa: N802 - gRPC's name
         self, request: admin_pb2.RevokeKeyRequest, context: "Context[Message, Message]"
     ) -> admin_pb2.RevokeKeyResponse:
         """End a key for good."""
         del context
-        key = await _told(self._store.revoke_key(request.key_id))
+        key = await told(self._keys.revoke(request.key_id))
         log.info("key_revoked", key_id=key.key_id, account_id=key.account_id)
-        return admin_pb2.RevokeKeyResponse(key=_key(key))
+        return admin_pb2.RevokeKeyResponse(key=key_message(key))
+
+    async def RotateKey(  # noqa: N802 - gRPC's name
+        self, request: admin_pb2.RotateKeyRequest, context: "Context[Message, Message]"
+    ) -> admin_pb2.RotateKeyResponse:
+        """Register a key in place of another."""
+        del context
+        new = NewKey(key_sha256=request.key_sha256, prefix=request.prefix)
+        key = await told(self._keys.rotate(request.key_id, new, request.overlap_s))
+        log.info("key_rotated", key_id=request.key_id[:LOGGED], new_key_id=key.key_id)
+        return admin_pb2.RotateKeyResponse(key=key_message(key))
 
     async def ListKeys(  # noqa: N802 - gRPC's name
         self, request: admin_pb2.ListKeysRequest, context: "Context[Message, Message]"
     ) -> admin_pb2.ListKeysResponse:
         """List keys, newest first."""
         del context
-        keys = await _told(self._store.list_keys(request.account))
-        return admin_pb2.ListKeysResponse(keys=[_key(each) for each in keys])
+        account_id = await self._account_id(request.account)
+        keys = await told(self._keys.list(account_id))
+        return admin_pb2.ListKeysResponse(keys=[key_message(each) for each in keys])
 
+    async def SetLimits(  # noqa: N802 - gRPC's name
+        self, request: admin_pb2.SetLimitsRequest, context: "Context[Message, Message]"
+    ) -> admin_pb2.SetLimitsResponse:
+        """Replace the limits of an account or a key."""
+        del context
+        new = limits_of(request.limits)
+        match request.WhichOneof("subject"):
+            case "account":
+                await told(self._accounts.set_limits(request.account, new))
+            case "key_id":
+                await told(self._keys.set_limits(request.key_id, new))
+            case _:
+                raise ServiceError(
+                    ErrorReason.ERROR_REASON_INVALID_REQUEST, "name an account or a key"
+                )
+        return admin_pb2.SetLimitsResponse(limits=limits_message(new))
 
-async def _told(call: Awaitable[T]) -> T:
-    """Await the store, and turn what it refuses into what travels.
+    async def ListAudit(  # noqa: N802 - gRPC's name
+        self, request: admin_pb2.ListAuditRequest, context: "Context[Message, Message]"
+    ) -> admin_pb2.ListAuditResponse:
+        """List who changed what, newest first."""
+        del context
+        account_id = await self._account_id(request.account)
+        records = await told(self._audit.list(account_id, request.limit))
+        return admin_pb2.ListAuditResponse(records=[audit_message(each) for each in records])
 
-    Raises:
-        ServiceError: with the reason that fits.
-    """
-    try:
-        return await call
-    except AuthServiceError as error:
-        reason = _REASONS.get(type(error), ErrorReason.ERROR_REASON_INTERNAL)
-        raise ServiceError(reason, str(error)) from error
-
-
-def _account(account: Account) -> admin_pb2.Account:
-    return admin_pb2.Account(
-        account_id=account.account_id,
-        name=account.name,
-        state=ACCOUNT_STATES[account.state],
-        created_at=account.created_at,
-    )
-
-
-def _key(key: Key) -> admin_pb2.Key:
-    return admin_pb2.Key(
-        key_id=key.key_id,
-        account_id=key.account_id,
-        name=key.name,
-        prefix=key.prefix,
-        state=KEY_STATES[key.state],
-        created_at=key.created_at,
-        expires_at=key.expires_at,
-    )
+    async def _account_id(self, account: str) -> str | None:
+        """The id of an account that may be named; None: all accounts are meant."""
+        return (await told(self._accounts.find(account))).account_id if account else None

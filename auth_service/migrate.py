@@ -15,8 +15,8 @@ from importlib.resources.abc import Traversable
 
 import asyncpg
 
+from auth_service.database import OUTAGES
 from auth_service.errors import SchemaError, StoreUnavailableError
-from auth_service.store import OUTAGES
 
 CONNECT_S = 5.0
 LOCK_POLL_S = 0.1

@@ -1,37 +1,40 @@
-"""AuthService over gRPC: a key's SHA-256 in, whom it speaks for out."""
+"""AuthService over gRPC: whom a key speaks for, and what changes about keys."""
+
+from collections.abc import AsyncIterator
 
 import grpc.aio
 from google.protobuf.message import Message
 
-from auth_service.accounts import AccountState, Identity, KeyState
+from auth_service.accounts import Identity
 from auth_service.errors import StoreUnavailableError
+from auth_service.key_feed import KeyFeed
+from auth_service.key_lookup import KeyLookup
 from auth_service.keys import SHA256_LENGTH
+from auth_service.messages import identity_message, update_messages
 from auth_service.metrics import Metrics
-from auth_service.store import Store
+from auth_service.usage_servicer import UsageServicer
+from auth_service.usage_store import UsageStore
 from fastrun.service.errors import ServiceError
-from fastrun.v1 import auth_pb2, auth_pb2_grpc
-from fastrun.v1.auth_pb2 import VerifyKeyRequest, VerifyKeyResponse
+from fastrun.v1.auth_pb2 import (
+    VerifyKeyRequest,
+    VerifyKeyResponse,
+    WatchKeysRequest,
+    WatchKeysResponse,
+)
 from fastrun.v1.error_pb2 import ErrorReason
 
 Context = grpc.aio.ServicerContext
 
-ACCOUNT_STATES = {
-    AccountState.PENDING: auth_pb2.ACCOUNT_STATE_PENDING,
-    AccountState.APPROVED: auth_pb2.ACCOUNT_STATE_APPROVED,
-    AccountState.SUSPENDED: auth_pb2.ACCOUNT_STATE_SUSPENDED,
-}
-KEY_STATES = {
-    KeyState.ACTIVE: auth_pb2.KEY_STATE_ACTIVE,
-    KeyState.REVOKED: auth_pb2.KEY_STATE_REVOKED,
-}
 
-
-class AuthServicer(auth_pb2_grpc.AuthServiceServicer):
+class AuthServicer(UsageServicer):
     """Answers edges."""
 
-    def __init__(self, store: Store, metrics: Metrics) -> None:
-        self._store = store
-        self._metrics = metrics
+    def __init__(
+        self, lookup: KeyLookup, feed: KeyFeed, usage: UsageStore, metrics: Metrics
+    ) -> None:
+        super().__init__(usage, metrics)
+        self._lookup = lookup
+        self._feed = feed
 
     async def VerifyKey(  # noqa: N802 - gRPC's name
         self, request: VerifyKeyRequest, context: "Context[Message, Message]"
@@ -49,18 +52,27 @@ class AuthServicer(auth_pb2_grpc.AuthServiceServicer):
             self._metrics.verified("unknown")
             raise ServiceError(ErrorReason.ERROR_REASON_NOT_FOUND, "no such key")
         self._metrics.verified("known")
-        return VerifyKeyResponse(
-            account_id=identity.account_id,
-            key_id=identity.key_id,
-            account_state=ACCOUNT_STATES[identity.account_state],
-            key_state=KEY_STATES[identity.key_state],
-            expires_at=identity.expires_at,
-            cache_salt=identity.cache_salt,
-        )
+        return identity_message(identity)
+
+    async def WatchKeys(  # noqa: N802 - gRPC's name
+        self, request: WatchKeysRequest, context: "Context[Message, Message]"
+    ) -> AsyncIterator[WatchKeysResponse]:
+        """See auth.proto."""
+        del context
+        with self._metrics.watches.track_inprogress():
+            try:
+                async for update in self._feed.watch(request.after_sequence):
+                    for message in update_messages(update):
+                        yield message
+            except StoreUnavailableError as error:
+                raise ServiceError(
+                    ErrorReason.ERROR_REASON_UNAVAILABLE,
+                    "key events cannot be read right now",
+                ) from error
 
     async def _verify(self, key_sha256: bytes) -> Identity | None:
         try:
-            return await self._store.verify(key_sha256)
+            return await self._lookup.verify(key_sha256)
         except StoreUnavailableError as error:
             self._metrics.verified("unavailable")
             raise ServiceError(

@@ -8,7 +8,7 @@ from auth_service import accounts
 from auth_service.accounts import AccountState, Change
 from auth_service.errors import InvalidFieldError, StateError
 
-PENDING, APPROVED, SUSPENDED = AccountState
+PENDING, APPROVED, SUSPENDED, CLOSED = AccountState
 
 
 @pytest.mark.parametrize(
@@ -19,10 +19,11 @@ PENDING, APPROVED, SUSPENDED = AccountState
         (SUSPENDED, Change.APPROVE, APPROVED),
         (APPROVED, Change.SUSPEND, SUSPENDED),
         (SUSPENDED, Change.SUSPEND, SUSPENDED),
+        *[(state, Change.CLOSE, CLOSED) for state in AccountState],
     ],
 )
 def test_changes(state, change, after):
-    """Approving lets any account call, suspending stops one; a second time changes nothing."""
+    """Approving lets an account call, suspending stops it, closing ends it; repeats change nothing."""
     assert after == accounts.changed(state, change)
 
 
@@ -30,6 +31,26 @@ def test_pending_cannot_be_suspended():
     """A pending account cannot call anyway, so suspending it is refused."""
     with pytest.raises(StateError, match="cannot suspend an account that is pending"):
         accounts.changed(PENDING, Change.SUSPEND)
+
+
+@pytest.mark.parametrize("change", [Change.APPROVE, Change.SUSPEND])
+def test_closed_is_for_good(change):
+    """A closed account stays closed."""
+    with pytest.raises(StateError, match="an account that is closed"):
+        accounts.changed(CLOSED, change)
+
+
+def test_models():
+    """The models of a key are kept in their order, each once."""
+    assert accounts.key_models(["b", "a", "b"]) == ("b", "a")
+    assert accounts.key_models([]) == ()
+
+
+@pytest.mark.parametrize("models", [[""], ["x" * 201], ["a\nb"], [str(n) for n in range(101)]])
+def test_bad_models(models):
+    """Names that no model has, and too many, are refused."""
+    with pytest.raises(InvalidFieldError, match="model"):
+        accounts.key_models(models)
 
 
 def test_names():
