@@ -62,6 +62,8 @@ create table usage_days (
 ) with (fillfactor = 80);
 
 create index usage_days_of_all on usage_days (day, account_id, model) where key_id = '';
+-- To find all sums of a day that is summed anew.
+create index usage_days_by_day on usage_days using brin (day) with (pages_per_range = 32);
 
 -- What each record adds to the sums. A price in micros for a million tokens is one in picos for one.
 create view usage_record_costs as
