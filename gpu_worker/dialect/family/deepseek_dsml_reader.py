@@ -132,9 +132,10 @@ class DsmlReader:
     def _in_value(self) -> bool:
         assert self._arguments is not None, "it has begun"
         text = self._held
-        found = min((at for end in _VALUE_ENDS if (at := text.find(end)) >= 0), default=None)
-        clear = len(text) - max(begun(text, end) for end in _VALUE_ENDS)
-        at = clear if found is None else found
+        found, at = None, len(text)
+        if "<" in text:  # where an end begins
+            found = min((at for end in _VALUE_ENDS if (at := text.find(end)) >= 0), default=None)
+            at = at - max(begun(text, end) for end in _VALUE_ENDS) if found is None else found
         self._held = text[at:]
         self._write(self._arguments.add(text[:at]))
         if found is None:

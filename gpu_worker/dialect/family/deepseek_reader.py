@@ -113,8 +113,11 @@ class DeepSeekReader:
 
     def _in_arguments(self) -> bool:
         text = self._held
-        found = min((at for end in _ENDS if (at := text.find(end)) >= 0), default=None)
-        clear = len(text) - max(begun(text, end) for end in _ENDS) if found is None else found
+        found, clear = None, len(text)
+        if "<" in text or "\n" in text:  # where an end may begin
+            found = min((at for end in _ENDS if (at := text.find(end)) >= 0), default=None)
+            begins = max(begun(text, end) for end in _ENDS)
+            clear = clear - begins if found is None else found
         at = self._scan.feed(text[:clear], 0)
         self._held = text[at:]
         ends = self._scan.done or found is not None

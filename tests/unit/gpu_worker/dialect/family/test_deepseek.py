@@ -327,6 +327,8 @@ def test_arguments_are_as_they_were_written(written, arguments):
 @pytest.mark.parametrize(
     ("text", "content", "made"),
     [
+        pytest.param(f"{BEGIN}{call()}{END}", "", [("now", "{}")], id="vllm#48020"),
+        pytest.param(f"{BEGIN}{fenced()}{END}", "", [("now", "{}")], id="tt-inference-server#3683"),
         pytest.param(f"{BEGIN}{BEGIN}{BEGIN}{call()}{END}", "", [("now", "{}")], id="sglang#5224"),
         pytest.param(BEGIN * 50, "", [], id="sglang#5224 and nothing else"),
         pytest.param(f"a{BEGIN}{END}", "a", [], id="vllm#48367"),
@@ -354,7 +356,7 @@ def test_arguments_are_as_they_were_written(written, arguments):
     ],
 )
 def test_forms_of_calls_and_what_is_none(text, content, made):
-    """What the readers of others fell over; markers are never shown."""
+    """What the readers of others fell over, at once and in pieces; markers are never shown."""
     assert transcripts.check(text) == Told(content, "", calls(*made))
     assert transcripts.check(text, markers_are_tokens=False) == Told(content, "", calls(*made))
 
