@@ -13,6 +13,7 @@ from fastrun.v1.worker_pb2 import ModelCard
 from gpu_worker.config import Config
 from gpu_worker.dialect import families
 from gpu_worker.dialect.chat_template import ChatTemplate, PromptEncoder, TemplateError
+from gpu_worker.dialect.family import deepseek_dsml
 from gpu_worker.engine.protocol import Engine
 from gpu_worker.generation import Model
 from gpu_worker.model_file import Dialect, ModelFileError, template_source
@@ -110,7 +111,11 @@ def _cpu(config: Config) -> tuple[Engine, Model]:
 def _model(
     prepared: "PreparedModel", tokenizer: "Tokenizer", engine: Engine, dialect: Dialect
 ) -> Model:
-    written = template_source(dialect) or prepared.chat_template
+    written = (
+        template_source(dialect)
+        or prepared.chat_template
+        or deepseek_dsml.template_for(tokenizer.special_tokens)
+    )
     begins = written or prepared.bos_id is not None
     template = ChatTemplate(
         written or TRANSCRIPT_TEMPLATE,
