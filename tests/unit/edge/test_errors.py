@@ -15,6 +15,7 @@ TABLE = [
     ("NOT_FOUND", 404, "invalid_request_error", "as told"),
     ("QUEUE_FULL", 429, "rate_limit_error", "all backends for this model are at capacity"),
     ("QUEUE_TIMEOUT", 429, "rate_limit_error", "all backends for this model are at capacity"),
+    ("LIMIT_REACHED", 429, "rate_limit_error", "as told"),
     ("NO_SLOT", 429, "rate_limit_error", "all backends for this model are at capacity"),
     ("LEASE_REFUSED", 429, "rate_limit_error", "all backends for this model are at capacity"),
     ("DRAINING", 429, "rate_limit_error", "all backends for this model are at capacity"),
