@@ -20,7 +20,9 @@ _KEY = re.compile(r"[\w.$-]+")
 _IN_KEY = re.compile(r"[\w.$\s\"'-]")
 _ENDS_BARE = re.compile(r"[,}\])]")
 _NO_TEXT = re.compile(r"[-+.\deE]+|true|false|null|none", re.IGNORECASE)
-_MAY_BE_END = "}]) \t\n"  # of a call, after a text whose delimiter is missing
+# Of a call, after a text whose delimiter is missing.
+_MAY_BE_END = "}]) \t\n"
+_LONGEST_END = 32
 
 
 class ArgumentsReader:
@@ -198,7 +200,7 @@ class ArgumentsReader:
 
     def _in_text(self, text: str, at: int) -> int:
         run = self._tail + text[at:]
-        clear = run.rstrip(_MAY_BE_END)
+        clear = run[: max(len(run.rstrip(_MAY_BE_END)), len(run) - _LONGEST_END)]
         self._tail = run[len(clear) :]
         self._braces += clear.count("{") - clear.count("}")
         self._take(clear)

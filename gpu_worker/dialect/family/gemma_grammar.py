@@ -47,6 +47,7 @@ _TRUTH = Choice((Literal("true"), Literal("false")))
 _NOTHING = Literal("null")
 _ANYTHING = Choice((_TEXT, Json('{"type": ["number", "boolean", "null", "object", "array"]}')))
 
+_COMMA, _END_LIST, _END_OBJECT = Literal(","), Literal("]"), Literal("}")
 _FIXED: Mapping[str, Grammar] = {"boolean": _TRUTH, "null": _NOTHING, "": _ANYTHING}
 
 
@@ -177,9 +178,9 @@ class _Values:
         check(least <= _MOST_ITEMS and (most is None or max(1, least) <= most <= _MOST_ITEMS))
         item = self.value(schema.get("items", True), depth, within)
         more = Repeat(
-            Sequence((Literal(","), item)), max(least - 1, 0), None if most is None else most - 1
+            Sequence((_COMMA, item)), max(least - 1, 0), None if most is None else most - 1
         )
-        filled = Sequence((Literal("["), item, more, Literal("]")))
+        filled = Sequence((Literal("["), item, more, _END_LIST))
         return filled if least else Choice((filled, Literal("[]")))
 
     def _object(self, schema: Schema, depth: int, within: frozenset[str]) -> Grammar:
@@ -200,7 +201,7 @@ class _Values:
         options: list[Grammar] = []
         for place, name in enumerate(names):
             first = (Literal(f"{{{name}:"), values[place])
-            options.append(Sequence((*first, *following[place + 1 :], Literal("}"))))
+            options.append(Sequence((*first, *following[place + 1 :], _END_OBJECT)))
             if name in required:
                 return _choice(options)
         return _choice((*options, Literal("{}")))

@@ -34,6 +34,7 @@ class ArgumentWriter:
         """
         self._written: list[str] = []
         self._open: list[Place] = []
+        self._closers = dict.fromkeys(CLOSERS.values(), 0)  # how many of each are still to come
         self._first = arguments
         self._in_text = False  # what is written stands in a text
         self._held: list[str] | None = None  # a text that is to become something else
@@ -60,7 +61,7 @@ class ArgumentWriter:
 
     def may_close(self, closer: str) -> bool:
         """Tell whether something is open that a bracket closes."""
-        return any(CLOSERS[place.bracket] == closer for place in self._open)
+        return self._closers[closer] > 0
 
     def take(self) -> str:
         """Return what has been written since the last time."""
@@ -79,6 +80,7 @@ class ArgumentWriter:
         child = kind.element() if bracket == "[" else ANYTHING
         self._put(bracket)
         self._open.append(Place(bracket, kind, child, is_text=is_text))
+        self._closers[CLOSERS[bracket]] += 1
 
     def close(self, closer: str) -> None:
         """End the innermost that a bracket closes, and all within; nothing if there is none."""
@@ -150,6 +152,7 @@ class ArgumentWriter:
         self._fill()
         place = self._open.pop()
         closer = CLOSERS[place.bracket]
+        self._closers[closer] -= 1
         self._put(closer)
         if place.is_text:
             self._in_text = False
