@@ -13,6 +13,7 @@ from gpu_worker.dialect.chat_template import ChatTemplate
 from gpu_worker.dialect.family import (
     deepseek,
     deepseek_dsml,
+    gemma,
     harmony,
     hermes,
     llama,
@@ -37,6 +38,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         "deepseek": deepseek,
         "deepseek_dsml": deepseek_dsml,
+        "gemma": gemma,
         "harmony": harmony,
         "smollm": smollm,
         "hermes": hermes,
