@@ -19,6 +19,7 @@ from gpu_worker.dialect.family import (
     llama,
     mistral,
     plain,
+    qwen_xml,
     smollm,
 )
 from gpu_worker.dialect.profile import Profile
@@ -40,6 +41,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "deepseek_dsml": deepseek_dsml,
         "gemma": gemma,
         "harmony": harmony,
+        "qwen_xml": qwen_xml,
         "smollm": smollm,
         "hermes": hermes,
         "llama": llama,

@@ -4,16 +4,17 @@ This is what most families share; a family that differs overrides it in its own 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
 from gpu_worker.dialect.answer import AnswerParser
 from gpu_worker.dialect.calls import CallFormat
+from gpu_worker.dialect.chat_template import ChatTemplate, TemplateError
 from gpu_worker.dialect.constraint import after_thought, constraint
 from gpu_worker.dialect.messages import Message, within
 from gpu_worker.dialect.parser import Parser
-from gpu_worker.dialect.template_traits import Traits
+from gpu_worker.dialect.template_traits import USER, Traits
 from gpu_worker.dialect.thinking import Thinking, ThoughtMarkers
 from gpu_worker.dialect.tools import Tool
 from gpu_worker.engine.grammar import Grammar
@@ -66,6 +67,16 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         if effort is not None:
             variables["reasoning_effort"] = effort
         return variables
+
+    def tried_out(self, template: ChatTemplate) -> Self:
+        """Return this profile with what the template tells of its off switch: it may have none."""
+        messages, variables = self.template_input([USER], (), None)
+        try:
+            prompt = template.render(messages, **variables)
+        except TemplateError:
+            return self
+        is_off = self.thinking_after(prompt) is Thinking.NO
+        return msgspec.structs.replace(self, can_be_kept_from_thinking=is_off)
 
     def asks_to_think(self, variables: Mapping[str, Any]) -> bool:
         """Tell whether the template's variables switch thinking on."""
