@@ -5,13 +5,13 @@ from __future__ import annotations  # grpc's classes are generic in their stubs 
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import grpc
 import grpc.aio
 from multidict import MultiMapping
 
 from edge.auth_cache import AuthCache
+from edge.caller import Caller
 from edge.errors import INVALID_KEY, KEYS_UNCHECKED, Refusal
 from fastrun.service import rpc
 from fastrun.service.api_key import key_sha256, well_formed
@@ -23,15 +23,6 @@ from fastrun.v1.auth_pb2 import VerifyKeyRequest, VerifyKeyResponse
 
 # RFC 6750: the scheme in any case, then the key, exactly.
 _BEARER = re.compile(r"bearer +(\S+)", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who calls."""
-
-    account_id: str
-    key_id: str
-    cache_salt: str
 
 
 class AuthLink:
@@ -96,5 +87,4 @@ class Authenticator:
             raise Refusal(503, KEYS_UNCHECKED, reason="keys_unchecked") from None
         if entry is None or not entry.may_call(self._wall_clock()):
             raise Refusal(401, INVALID_KEY)
-        known = entry.known
-        return Caller(known.account_id, known.key_id, known.cache_salt)
+        return Caller.of(entry.known)

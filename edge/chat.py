@@ -37,5 +37,5 @@ class ChatCompletions:
         form = ChatFormat(exchange.request_id, chat)
         reply = self._serving.reply(exchange, chat, form, batch.size)
         # Acquires slots, starts on their workers, retries before the first delta, tells the end.
-        job = Job(caller.account_id, batch, exchange.facts)
+        job = Job(caller, batch, exchange)
         return await self._serving.run(exchange, job, reply)

@@ -33,5 +33,5 @@ class Completions:
         )
         form = CompletionFormat(exchange.request_id, completion)
         reply = self._serving.reply(exchange, completion, form, batch.size)
-        job = Job(caller.account_id, batch, exchange.facts)
+        job = Job(caller, batch, exchange)
         return await self._serving.run(exchange, job, reply)

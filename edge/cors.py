@@ -3,11 +3,13 @@
 import re
 from collections.abc import Collection
 
+from edge import rate_limits
+
 ANY = "*"
 MAX_AGE_S = 600
 
 _HEADER_NAMES = re.compile(r"[\w-]+(?:\s*,\s*[\w-]+)*", re.ASCII)
-_EXPOSED = "X-Request-Id, Retry-After"
+_EXPOSED = ", ".join(("X-Request-Id", "Retry-After", *rate_limits.NAMES))
 _USUAL = "Authorization, Content-Type"
 
 

@@ -38,6 +38,8 @@ class Exchange:
         is_id = _CLIENT_ID.fullmatch(client_id) and not well_formed(client_id)
         self.client_request_id = client_id if is_id else None
         self._headers = headers
+        self.rate_limit: dict[str, str] = {}
+        """Headers that say what is left of the caller's limits, once that is known."""
         self.body_bytes = 0
         """Length of the body, once it is read."""
         self.endpoint = "none"
@@ -50,7 +52,8 @@ class Exchange:
     @property
     def headers(self) -> dict[str, str]:
         """Headers of every answer to this request."""
-        return {REQUEST_ID: self.client_request_id or self.request_id, **self._headers}
+        request_id = self.client_request_id or self.request_id
+        return {REQUEST_ID: request_id, **self._headers, **self.rate_limit}
 
     def elapsed_s(self) -> float:
         """Seconds since the request came."""

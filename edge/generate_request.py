@@ -29,6 +29,11 @@ from fastrun.v1.generation_pb2 import (
 
 SEEDS = 2**63
 
+# For the limits, until a worker has counted: English text has about so many bytes in a token.
+BYTES_PER_TOKEN = 4
+# Most answers are shorter than what they may have at most.
+ANSWER_ESTIMATE = 1024
+
 ROLES = {
     "system": Role.ROLE_SYSTEM,
     "developer": Role.ROLE_SYSTEM,
@@ -64,11 +69,21 @@ class Batch:
     """Of each prompt."""
     has_own_seed: bool = False
     """The client chose it: then a prompt is answered alike alone and in a list."""
+    prompt_bytes: int = 0
+    """Of all prompts."""
 
     @property
     def size(self) -> int:
         """How many generations there are."""
         return max(1, len(self.prompts)) * self.choices
+
+    @property
+    def token_estimate(self) -> int:
+        """What all of them may use, for the limits."""
+        sampling = self.common.sampling
+        limit = sampling.max_tokens if sampling.HasField("max_tokens") else ANSWER_ESTIMATE
+        answer = min(limit, ANSWER_ESTIMATE)
+        return -(-self.prompt_bytes // BYTES_PER_TOKEN) + answer * self.size
 
     def request(self, generation: int, lease: bytes) -> GenerateRequest:
         """Return the request of one; it is written over by the next call.
@@ -143,6 +158,7 @@ def of_chat(
         seed=seed if chat.seed is None else chat.seed,
         choices=chat.choices,
         has_own_seed=chat.seed is not None,
+        prompt_bytes=request.ByteSize(),
     )
 
 
@@ -150,6 +166,7 @@ def of_completion(
     completion: CompletionRequest, /, *, request_id: str, cache_salt: str, seed: int
 ) -> Batch:
     """Build the generations of a text completion; see of_chat."""
+    prompts = completion.texts()
     request = GenerateRequest(
         request_id=request_id,
         model=completion.model,
@@ -161,9 +178,10 @@ def of_completion(
     return Batch(
         request,
         seed=seed if completion.seed is None else completion.seed % SEEDS,
-        prompts=completion.texts(),
+        prompts=prompts,
         choices=completion.choices,
         has_own_seed=completion.seed is not None,
+        prompt_bytes=sum(len(prompt.encode()) for prompt in prompts),
     )
 
 

@@ -10,7 +10,10 @@ from typing import Protocol
 
 import structlog
 
+from edge import rate_limits
+from edge.caller import Caller
 from edge.errors import BROKEN_OFF, TOO_LONG, Refusal
+from edge.exchange import Exchange
 from edge.generate_request import Batch
 from edge.metrics import Metrics
 from edge.retries import AttemptError, Retries
@@ -59,10 +62,10 @@ class Times:
 class Job:
     """The generations of one request, to be run."""
 
-    account_id: str
+    caller: Caller
     batch: Batch
-    facts: dict[str, object]
-    """What the log line of the request will say."""
+    exchange: Exchange
+    """Told what its log line and its headers will say."""
 
 
 class Generations:
@@ -136,13 +139,15 @@ class Generations:
         return self._scheduler.ask(
             Wish(
                 request_id=job.batch.common.request_id,
-                account_id=job.account_id,
+                caller=job.caller,
                 model=job.batch.common.model,
                 queue_timeout_s=retries.queue_timeout_s,
                 waited_s=retries.waited_s,
                 excluded_worker_ids=retries.excluded,
                 front=retries.front,
                 generations=generations,
+                choices=job.batch.choices,
+                token_estimate=job.batch.token_estimate,
             )
         )
 
@@ -153,12 +158,14 @@ class Generations:
             raise retries.after_rejection(error) from None
         finally:
             retries.waited_s = turn.waited_s(time.monotonic())
-            job.facts["queued_ms"] = round(retries.waited_s * 1000, 1)
+            job.exchange.facts["queued_ms"] = round(retries.waited_s * 1000, 1)
+            if turn.rate_limit is not None:
+                job.exchange.rate_limit = rate_limits.headers(turn.rate_limit)
         self._metrics.queued(retries.waited_s)
         return grant
 
     async def _attempt(self, job: Job, index: int, grant: Grant, output: Output) -> Finished:
-        job.facts["worker_id"] = grant.worker_id
+        job.exchange.facts["worker_id"] = grant.worker_id
         request = job.batch.request(index, grant.lease)
         attempt = _Attempt(index, output, self._times.early_headers_s)
         call = self._workers.start(grant, request, attempt)

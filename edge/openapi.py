@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from edge import rate_limits
 from edge.errors import RETRY_AFTER_S, TYPES
 from edge.openai_replies import (
     ChatCompletion,
@@ -41,12 +42,14 @@ STATUSES: Mapping[int, str] = {
     413: "The body is too large.",
     415: "The body is not `application/json`, or it is compressed.",
     417: "`Expect` asks for something else than `100-continue`.",
-    429: "All slots for the model are busy, and the queue is full or too slow.",
+    429: "All slots for the model are busy, and the queue is full or too slow; or a limit of the"
+    " account or the key is reached, which the message names.",
     431: "A header or the path is too long.",
     500: "A fault of this server; report the `x-request-id`.",
     502: "The servers that tried failed before the first token; a retry is safe.",
     503: "No server of the model is up, or keys cannot be checked right now.",
 }
+RATE_LIMITED = 429
 _WITHOUT_BODY = frozenset({400, 401, 405, 408, 431, 500, 503})
 
 _SAY_HI = {"role": "user", "content": "Explain prefix caching in one sentence."}
@@ -152,7 +155,7 @@ def _body(kind: Struct) -> Json:
 def _generated(plain: Struct, chunk: Struct) -> Json:
     return {
         "description": "The answer; when streaming, one event for each chunk.",
-        "headers": _request_id(),
+        "headers": _request_id() | _rate_limits(),
         "content": {
             "application/json": {"schema": _ref(plain)},
             "text/event-stream": {"schema": {"$ref": _REF.format(name=_event_name(chunk))}},
@@ -178,6 +181,8 @@ def _refusal(status: int) -> Json:
     headers = _request_id()
     if status in RETRY_AFTER_S:
         headers["Retry-After"] = {"$ref": "#/components/headers/Retry-After"}
+    if status == RATE_LIMITED:
+        headers |= _rate_limits()
     example = {"error": {"message": "...", "type": TYPES[status], "code": status}}
     content = {"schema": _ref(ErrorResponse), "example": example}
     return {
@@ -197,7 +202,25 @@ def _headers() -> Json:
             "description": "Names this request in our logs: yours, if you sent one.",
             "schema": {"type": "string"},
         },
+        **{name: _rate_limit_header(name) for name in rate_limits.NAMES},
     }
+
+
+def _rate_limit_header(name: str) -> Json:
+    *_, figure, unit = name.split("-")
+    if figure == "reset":
+        text = f"How long until all {unit} are there again, such as `120ms` or `6m0s`."
+        return {"description": text, "schema": {"type": "string"}}
+    texts = {
+        "limit": f"The {unit} that may be used per minute. Absent, with the others of its kind:"
+        " there is no such limit.",
+        "remaining": f"The {unit} that are left of them now.",
+    }
+    return {"description": texts[figure], "schema": {"type": "integer", "minimum": 0}}
+
+
+def _rate_limits() -> Json:
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in rate_limits.NAMES}
 
 
 def _request_id() -> Json:

@@ -168,6 +168,8 @@ class SchedulerLink:
             address=granted.address,
         )
         turn = self._waiting.get(granted.request_id, {}).get(granted.generation)
+        if turn is not None and granted.HasField("rate_limit"):
+            turn.rate_limit = granted.rate_limit
         obeyed = session is self._leader() and turn is not None
         if turn and obeyed and turn.grant(granted.generation, grant, time.monotonic()):
             self._forget(turn, granted.generation)
@@ -186,6 +188,8 @@ class SchedulerLink:
             if out_of_time and turn.has_begun:
                 self._send(turn)
                 return
+            if rejected.HasField("rate_limit"):
+                turn.rate_limit = rejected.rate_limit
             self._fail(turn, generation, error)
 
     def _leader(self) -> SchedulerSession | None:
@@ -214,7 +218,7 @@ class SchedulerLink:
             error = ServiceError(ErrorReason.ERROR_REASON_UNAVAILABLE, NO_SCHEDULER)
             turn.timer = loop.call_later(self._scheduler_timeout_s, self._fail_all, turn, error)
             return
-        wish = turn.wish
+        wish, caller = turn.wish, turn.wish.caller
         queue_s, waited_s = wish.queue_timeout_s, turn.waited_s(time.monotonic())
         if turn.has_begun:
             queue_s, waited_s = BEGUN_QUEUE_S, 0.0
@@ -222,7 +226,14 @@ class SchedulerLink:
             EdgeMessage(
                 acquire=Acquire(
                     request_id=wish.request_id,
-                    account_id=wish.account_id,
+                    account_id=caller.account_id,
+                    key_id=caller.key_id,
+                    account_limits=caller.account_limits,
+                    key_limits=caller.key_limits,
+                    account_month_tokens=caller.account_month_tokens,
+                    key_month_tokens=caller.key_month_tokens,
+                    token_estimate=wish.token_estimate,
+                    choices=wish.choices,
                     model=wish.model,
                     queue_timeout_ms=int(queue_s * 1000),
                     waited_ms=int(waited_s * 1000),

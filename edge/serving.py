@@ -114,7 +114,7 @@ class Serving:
 
         def make_stream(on_writable: Callable[[], None]) -> ClientStream:
             kind = STREAMS[self._config.stream_writer]
-            return kind(exchange.request, exchange.headers, on_writable)
+            return kind(exchange.request, lambda: exchange.headers, on_writable)
 
         limit = self._config.gathered_limit_bytes
         return StreamedReply(exchange, make_stream, form, size, gathered_limit_bytes=limit)

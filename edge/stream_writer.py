@@ -75,14 +75,14 @@ class PushStream:
     def __init__(
         self,
         request: web.BaseRequest,
-        headers: Mapping[str, str],
+        headers: Callable[[], Mapping[str, str]],
         on_writable: Callable[[], None],
     ) -> None:
         """Prepare; nothing is sent yet.
 
         Args:
             request: what is answered.
-            headers: beside those that every stream has.
+            headers: returns those beside what every stream has, when the first event goes out.
             on_writable: called when the stream is no longer congested.
         """
         connection = request.protocol
@@ -93,7 +93,7 @@ class PushStream:
         self._is_chunked = request.version >= (1, 1)
         self._stays = request.keep_alive and self._is_chunked
         self._version = f"{request.version[0]}.{request.version[1]}"
-        self._headers: dict[str, str] | None = stream_headers(headers)
+        self._headers: Callable[[], Mapping[str, str]] | None = headers
 
     @property
     def is_congested(self) -> bool:
@@ -133,7 +133,8 @@ class PushStream:
 
     def _head(self) -> bytes:
         assert self._headers is not None
-        headers, self._headers = self._headers, None
+        headers = stream_headers(self._headers())
+        self._headers = None
         if self._is_chunked:
             headers["Transfer-Encoding"] = "chunked"
             if not self._stays:
@@ -152,7 +153,7 @@ class ResponseStream:
     def __init__(
         self,
         request: web.BaseRequest,
-        headers: Mapping[str, str],
+        headers: Callable[[], Mapping[str, str]],
         on_writable: Callable[[], None],
     ) -> None:
         """Prepare; see PushStream."""
@@ -161,7 +162,8 @@ class ResponseStream:
         connection.on_writable = on_writable
         self._connection = connection
         self._request = request
-        self._response = web.StreamResponse(headers=stream_headers(headers))
+        self._response = web.StreamResponse()
+        self._headers = headers
         if request.version < (1, 1):
             self._response.force_close()
         self._unsent: list[bytes] = []
@@ -204,6 +206,7 @@ class ResponseStream:
             self._pump.cancel()
 
     async def _write_all(self) -> None:
+        self._response.headers.update(stream_headers(self._headers()))
         await self._response.prepare(self._request)
         while self._unsent or not self._is_ending:
             await self._more.wait()

@@ -3,7 +3,9 @@
 import asyncio
 from dataclasses import dataclass
 
+from edge.caller import Caller
 from fastrun.service.errors import ServiceError
+from fastrun.v1.scheduler_pb2 import RateLimit
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,7 +13,7 @@ class Wish:
     """Slots that a request asks for, one for each of the generations named."""
 
     request_id: str
-    account_id: str
+    caller: Caller
     model: str
     queue_timeout_s: float
     """In all."""
@@ -22,6 +24,10 @@ class Wish:
     """A worker refused its lease: it goes to the head of the queue."""
     generations: tuple[int, ...] = (0,)
     """Indices."""
+    choices: int = 1
+    """So many generations in a row have the same prompt."""
+    token_estimate: int = 0
+    """What the whole request may use, for the limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,8 @@ class Turn:
         self.wish = wish
         self.timer: asyncio.TimerHandle | None = None
         """Ends the wait."""
+        self.rate_limit: RateLimit | None = None
+        """What is left of the caller's limits, as last told."""
         self._since = now
         self._begun_at: float | None = None
         self._slots: dict[int, asyncio.Future[Grant]] = {
