@@ -1,5 +1,6 @@
 """The auth service over gRPC, with a real Postgres behind it."""
 
+import asyncio
 import hashlib
 from random import SystemRandom
 
@@ -135,4 +136,125 @@ async def test_an_older_schema_is_refused_at_start(empty_database):
     service = AuthService(settings(empty_database))
     with pytest.raises(StartError, match="run fastrun migrate"):
         await service.start()
+    await service.stop()
+
+
+async def test_models_limits_and_month(auth):
+    """VerifyKey tells which models a key may use, and how much the account and the key may."""
+    verify, admin = auth
+    await admin.CreateAccount(admin_pb2.CreateAccountRequest(name="ada"))
+    key = api_key.generate(SystemRandom())
+    await admin.IssueKey(
+        admin_pb2.IssueKeyRequest(
+            account="ada",
+            key_sha256=api_key.key_sha256(key),
+            prefix=key[: api_key.PREFIX_LENGTH],
+            models=["small", "large"],
+        )
+    )
+    (issued,) = (await admin.ListKeys(admin_pb2.ListKeysRequest(account="ada"))).keys
+    ours = auth_pb2.Limits(requests_per_minute=60, concurrent_requests=4)
+    mine = auth_pb2.Limits(tokens_per_minute=1000)
+    for request in (
+        admin_pb2.SetLimitsRequest(account="ada", limits=ours),
+        admin_pb2.SetLimitsRequest(key_id=issued.key_id, limits=mine),
+    ):
+        assert (await admin.SetLimits(request)).limits == request.limits
+    answer = await verify.VerifyKey(auth_pb2.VerifyKeyRequest(key_sha256=api_key.key_sha256(key)))
+    assert list(answer.models) == ["small", "large"]
+    assert (answer.account_limits, answer.key_limits) == (ours, mine)
+    assert (answer.account_month_tokens, answer.key_month_tokens) == (0, 0)
+    (account,) = (await admin.ListAccounts(admin_pb2.ListAccountsRequest())).accounts
+    (listed,) = (await admin.ListKeys(admin_pb2.ListKeysRequest())).keys
+    assert (account.limits, listed.limits) == (ours, mine)
+    assert list(listed.models) == ["small", "large"]
+    assert not listed.HasField("last_used_at")
+    assert (await reason_of(admin.SetLimits(admin_pb2.SetLimitsRequest(limits=ours))))[0] == (
+        grpc.StatusCode.INVALID_ARGUMENT
+    )
+
+
+async def test_rotate_close_and_audit(auth):
+    """The audit tells who did what, newest first; without certificates it cannot tell who."""
+    verify, admin = auth
+    await admin.CreateAccount(admin_pb2.CreateAccountRequest(name="ada"))
+    _, old = await issue(admin, "ada")
+    fresh = api_key.generate(SystemRandom())
+    rotated = await admin.RotateKey(
+        admin_pb2.RotateKeyRequest(
+            key_id=old.key_id,
+            key_sha256=api_key.key_sha256(fresh),
+            prefix=fresh[: api_key.PREFIX_LENGTH],
+            overlap_s=60,
+        )
+    )
+    assert rotated.key.name == "laptop"
+    closed = await admin.CloseAccount(admin_pb2.CloseAccountRequest(account="ada"))
+    assert closed.account.state == auth_pb2.ACCOUNT_STATE_CLOSED
+    answer = await verify.VerifyKey(auth_pb2.VerifyKeyRequest(key_sha256=api_key.key_sha256(fresh)))
+    assert answer.account_state == auth_pb2.ACCOUNT_STATE_CLOSED
+    assert answer.key_state == auth_pb2.KEY_STATE_REVOKED
+    records = (await admin.ListAudit(admin_pb2.ListAuditRequest(account="ada"))).records
+    assert [record.action for record in records] == [
+        "account_closed",
+        "key_rotated",
+        "key_issued",
+        "key_issued",
+        "account_created",
+    ]
+    assert {record.actor for record in records} == {"anonymous"}
+    assert records[1].key_id == old.key_id
+    (newest,) = (await admin.ListAudit(admin_pb2.ListAuditRequest(limit=1))).records
+    assert newest == records[0]
+    nobody = admin.ListAudit(admin_pb2.ListAuditRequest(account="nobody"))
+    assert (await reason_of(nobody))[0] == grpc.StatusCode.NOT_FOUND
+
+
+async def watched_until(call, sequence):
+    """Read a watch until a sequence is confirmed; all events by then."""
+    events = []
+    async with asyncio.timeout(20):
+        while True:
+            message = await call.read()
+            events += message.events.events
+            if message.confirmed.sequence >= sequence:
+                return events
+
+
+async def test_watch(auth):
+    """A watch tells of a revocation what it was of; another goes on from where one has ended."""
+    verify, admin = auth
+    await admin.CreateAccount(admin_pb2.CreateAccountRequest(name="ada"))
+    key, issued = await issue(admin, "ada")
+    request = auth_pb2.VerifyKeyRequest(key_sha256=api_key.key_sha256(key))
+    seen = (await verify.VerifyKey(request)).sequence
+    call = verify.WatchKeys(auth_pb2.WatchKeysRequest(after_sequence=seen))
+    assert await watched_until(call, seen) == []
+    await admin.RevokeKey(admin_pb2.RevokeKeyRequest(key_id=issued.key_id))
+    (event,) = await watched_until(call, seen + 1)
+    assert (event.sequence, event.key_id) == (seen + 1, issued.key_id)
+    assert event.key_state == auth_pb2.KEY_STATE_REVOKED
+    call.cancel()
+    again = verify.WatchKeys(auth_pb2.WatchKeysRequest(after_sequence=seen))
+    assert await watched_until(again, seen + 1) == [event]
+    assert (await verify.VerifyKey(request)).sequence == seen + 1
+    again.cancel()
+
+
+async def test_drain_ends_watches(database):
+    """A service that is stopping sends its watchers elsewhere instead of waiting for them."""
+    service = AuthService(settings(database))
+    ports = await service.start()
+    channel = rpc.channel(f"127.0.0.1:{ports['grpc']}")
+    call = auth_pb2_grpc.AuthServiceStub(channel).WatchKeys(auth_pb2.WatchKeysRequest())
+    await watched_until(call, 0)
+    draining = asyncio.create_task(service.drain())
+
+    async def rest():
+        async for _ in call:
+            pass
+
+    assert (await reason_of(rest()))[0] == grpc.StatusCode.UNAVAILABLE
+    await draining
+    await channel.close()
     await service.stop()
