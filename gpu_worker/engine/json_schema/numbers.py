@@ -5,6 +5,7 @@ A bound moved inwards allows less than was asked, and nothing else.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
 from fractions import Fraction
 from typing import Any, Final
 
@@ -17,6 +18,12 @@ NUMBER_LIMIT: Final = 10**18
 # numbers as many as their least common multiple: 1,000,003 took seconds and 300 MB.
 MAX_MULTIPLE = 10_000
 MAX_STEPS = 100  # different values of "multipleOf" in one schema
+_LEAST_STEP: Final = Decimal("1e-9")
+_LEAST_SHARE: Final = Decimal("1e-12")
+# Numbers that are not whole the library reads exactly up to 15 digits, and compiles up to these
+# places.
+_DIGITS: Final = 15
+_PLACES: Final = 20
 _WORD: Final = 1 << 32  # in which the library multiplies two values of "multipleOf"
 
 Number = int | float
@@ -28,7 +35,8 @@ def bounds(schema: Mapping[str, Any]) -> dict[str, Number]:
     Raises:
         GrammarError: a value is not a number.
     """
-    limit = NUMBER_LIMIT if "number" in _types(schema) else INTEGER_LIMIT
+    is_whole = "number" not in _types(schema)
+    limit = INTEGER_LIMIT if is_whole else NUMBER_LIMIT
     found: dict[str, Number] = {}
     for side, toward in (("inimum", math.inf), ("aximum", -math.inf)):
         inclusive, exclusive = f"m{side}", f"exclusiveM{side}"
@@ -37,7 +45,10 @@ def bounds(schema: Mapping[str, Any]) -> dict[str, Number]:
             bound, beyond = None, bound
         for name, value in ((inclusive, bound), (exclusive, beyond)):
             if value is not None and value is not False:
-                found[name] = _inwards(number(value, name), toward, limit)
+                exact = Decimal(str(number(value, name)))
+                found[name] = _inwards(exact, toward, limit)
+        if exclusive in found and not is_whole:
+            _include(found, inclusive, exclusive, toward)
     return found
 
 
@@ -54,7 +65,7 @@ def number(value: Any, keyword: str) -> Number:
 
 
 def check_exact(value: Any) -> None:
-    """Refuse a value of "const" or "enum" with a number that is not what a 64-bit float holds.
+    """Refuse a value of "const" or "enum" with a number that engines do not read exactly.
 
     Raises:
         GrammarError: with the number.
@@ -64,7 +75,7 @@ def check_exact(value: Any) -> None:
             check_exact(each)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         number(value, "const")
-        if abs(value) > NUMBER_LIMIT or float(value) != value:
+        if abs(value) > NUMBER_LIMIT or not _is_read_exactly(value):
             raise GrammarError(
                 f"the JSON Schema asks for the number {str(value)[:40]}, which is too long to be "
                 "enforced: make it a string"
@@ -94,21 +105,51 @@ def check_steps(steps: Sequence[Number], *, repeated: bool) -> None:
         )
 
 
+def _is_read_exactly(value: Number) -> bool:
+    if value == int(value):
+        return float(value) == value
+    _, digits, exponent = Decimal(str(value)).as_tuple()
+    return len(digits) <= _DIGITS and isinstance(exponent, int) and exponent >= -_PLACES
+
+
 def _types(schema: Mapping[str, Any]) -> Iterable[str]:
     types = schema.get("type", "number")
     return [types] if isinstance(types, str) else types
 
 
-def _inwards(value: Number, toward: float, limit: int) -> Number:
-    """Move a bound to a float within the limit, or leave it where no float is that far inwards."""
-    clamped = min(value, limit) if toward < 0 else max(value, -limit)
+def _include(found: dict[str, Number], inclusive: str, exclusive: str, toward: float) -> None:
+    """Say "exclusiveMinimum" 0 as "minimum" 0.000000001, and all others like it.
+
+    The library allows a whole number itself that is excluded, where the other bound is less than 1
+    from it.
+    """
+    bound = Decimal(str(found[exclusive]))
+    if abs(bound) >= NUMBER_LIMIT or bound != int(bound):
+        return
+    step = max(_LEAST_STEP, abs(bound) * _LEAST_SHARE)
+    included = _inwards(bound + step.copy_sign(Decimal(toward)), toward, NUMBER_LIMIT)
+    del found[exclusive]
+    within = max if toward > 0 else min
+    found[inclusive] = within(included, found.get(inclusive, included))
+
+
+def _inwards(bound: Decimal, toward: float, limit: int) -> Number:
+    """Move a bound to a number that the library reads exactly, and that is not too large.
+
+    It is left where that would be outwards.
+    """
+    clamped = min(bound, Decimal(limit)) if toward < 0 else max(bound, Decimal(-limit))
     if abs(clamped) > limit:
-        return clamped
-    near = float(clamped)
-    if near == clamped:
-        return clamped
-    is_inside = near > clamped if toward > 0 else near < clamped
-    return near if is_inside else math.nextafter(near, toward)
+        return int(clamped)
+    if clamped == int(clamped):
+        near = float(clamped)
+        is_inside = near >= clamped if toward > 0 else near <= clamped
+        return int(near if is_inside else math.nextafter(near, toward))
+    rounding = ROUND_CEILING if toward > 0 else ROUND_FLOOR
+    with localcontext(prec=_PLACES * 2, rounding=rounding):
+        short = clamped.quantize(Decimal(10) ** -_PLACES)
+    with localcontext(prec=_DIGITS, rounding=rounding):
+        return float(+short)
 
 
 def _digits(step: Fraction) -> int:

@@ -34,7 +34,7 @@ def written(schema):
         ),
         (
             {"minimum": 5, "exclusiveMinimum": True, "maximum": 9, "exclusiveMaximum": False},
-            {"exclusiveMinimum": 5, "maximum": 9},
+            {"minimum": 5.000000001, "maximum": 9},
         ),
         (
             {"type": "integer", "format": "int8"},
