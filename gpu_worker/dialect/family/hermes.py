@@ -4,21 +4,33 @@ The tag holds JSON with a name and arguments; there is one tag for each call.
 """
 
 import json
+import re
 from collections.abc import Sequence
 
-from gpu_worker.dialect.chat_template import ChatTemplate
+from gpu_worker.dialect.chat_template import ChatTemplate, TemplateError
 from gpu_worker.dialect.family.hermes_reader import BROKEN_END, CLOSING, OPENING, HermesReader
 from gpu_worker.dialect.profile import Profile
-from gpu_worker.dialect.template_traits import traits
+from gpu_worker.dialect.template_traits import called, traits
 from gpu_worker.dialect.thinking import thoughts_of
 from gpu_worker.dialect.tools import Tool
 from gpu_worker.engine import grammar
 from gpu_worker.engine.grammar import Grammar
 
+_CALL = re.compile(rf"{OPENING}\s*\[?\s*{{\s*[\"']")
+
 
 def matches(template: ChatTemplate) -> bool:
-    """Tell whether a template reads tools and writes Hermes' tags."""
-    return "tools" in template.reads and OPENING in template.source
+    """Tell whether a template reads tools, and writes or explains Hermes' calls.
+
+    The tag alone says nothing: other formats stand between the same tags.
+    """
+    if "tools" not in template.reads or OPENING not in template.source:
+        return False
+    try:
+        prompt = template.render(called({}), tools=[Tool("probe").as_template_value()])
+    except TemplateError:
+        return True
+    return _CALL.search(prompt) is not None
 
 
 def profile(template: ChatTemplate) -> Profile:
@@ -28,7 +40,7 @@ def profile(template: ChatTemplate) -> Profile:
         traits=traits(template),
         calls=Hermes(),
         thoughts=thoughts_of(template.source),
-    )
+    ).tried_out(template)
 
 
 class Hermes:
