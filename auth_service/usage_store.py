@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import astuple
+from dataclasses import fields
 from datetime import date
+from operator import attrgetter
 from typing import TypeVar
 
 import asyncpg
@@ -14,6 +15,9 @@ from auth_service.errors import StoreUnavailableError
 from auth_service.usage import MOST_SUMS, Days, UsageRecord, UsageSum
 
 RECOMPUTE_S = 60.0  # for one day
+
+# In the order of add_usage_records. `astuple` copies all values deeply, which takes ten times as long.
+_VALUES = attrgetter(*(field.name for field in fields(UsageRecord)))
 
 T = TypeVar("T")
 
@@ -47,7 +51,7 @@ class UsageStore:
         records = usage.checked(records)
         if not records:
             return 0
-        columns = [list(column) for column in zip(*map(astuple, records), strict=True)]
+        columns = [list(column) for column in zip(*map(_VALUES, records), strict=True)]
         sql = self._database.sql
 
         async def work(connection: Connection) -> int:
