@@ -1,17 +1,16 @@
-"""Conversations as Gemma's templates write them best: in its own shape for the results of tools.
+"""Conversations as all revisions of Gemma's templates can write them.
 
-All revisions of the template know ``tool_responses`` on the message of the model that called; only
-later ones know OpenAI's messages of role ``tool``, and write those as one text each, where the
-model was trained on results with fields.
+They all know ``tool_responses`` on the message of the model that called; only later ones know
+messages of role ``tool``. A result stays the text that it is, as in the later ones: fields made of
+its JSON would come back in another order and without its line breaks, which may be what counts
+(llama.cpp PR#21522).
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpu_worker.dialect.messages import Message
 
-_DEPTH = 32  # of a result with fields; templates recurse over them
 UNKNOWN = "unknown"  # the template's own word for a function that is not known
 
 
@@ -21,7 +20,8 @@ def history(messages: Sequence[Message], *, splits: bool) -> list[dict[str, Any]
     Args:
         messages: in OpenAI's shape.
         splits: the template goes on with a turn in a further message, so that what was said before
-            a call can stand before it.
+            a call can stand before it. One that does not writes it after the results, where an
+            answer belongs.
     """
     names = {
         call["id"]: call["function"]["name"]
@@ -33,6 +33,8 @@ def history(messages: Sequence[Message], *, splits: bool) -> list[dict[str, Any]
     for message in messages:
         if message["role"] == "tool":
             _add_result(written, message, names)
+        elif not splits and written and _answers(message, written[-1]):
+            written[-1]["content"] = message["content"]
         else:
             written += _turn(message, splits=splits)
     return written
@@ -60,6 +62,12 @@ def _with_mapping(call: Mapping[str, Any]) -> dict[str, Any]:
     return {**call, "function": {**function, "arguments": arguments}}
 
 
+def _answers(message: Message, before: Message) -> bool:
+    """Tell whether a message ends a turn that has come as far as the results."""
+    is_last = message["role"] == "assistant" and "tool_calls" not in message
+    return is_last and "tool_responses" in before and not before["content"]
+
+
 def _add_result(written: list[dict[str, Any]], message: Message, names: Mapping[str, str]) -> None:
     """Add a result to the message that called, or to one of its own."""
     if not written or not written[-1].keys() & {"tool_calls", "tool_responses"}:
@@ -70,33 +78,4 @@ def _add_result(written: list[dict[str, Any]], message: Message, names: Mapping[
     called = [call["function"]["name"] for call in caller.get("tool_calls", ())]
     in_turn = called[len(results)] if len(results) < len(called) else UNKNOWN
     name = names.get(message.get("tool_call_id", "")) or message.get("name") or in_turn
-    results.append({"name": name, "response": _result(message["content"])})
-
-
-def _result(content: str) -> Any:
-    """Return a result with its fields, if it is JSON that has some; else as the text that it is."""
-    if not content.lstrip().startswith(("{", "[")):
-        return content
-    try:
-        value = json.loads(content, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
-        return content
-    return content if _is_deep(value) else value
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(name)
-
-
-def _is_deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(_DEPTH):
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, dict | list)
-        ]
-        if not level:
-            return False
-    return True
+    results.append({"name": name, "response": message["content"]})

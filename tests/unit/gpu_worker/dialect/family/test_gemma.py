@@ -161,7 +161,7 @@ CALLED = [
         reasoning="Need both.",
         reasoning_content="Need both.",
     ),
-    result('{"sun": true, "degrees": [3, 4]}', "c1"),
+    result('{"sun": true}', "c1"),
     result("12:00", "c2"),
 ]  # fmt: skip
 CALLS = (
@@ -170,13 +170,13 @@ CALLS = (
     "<|tool_call>call:now{}<tool_call|>"
 )
 RESULTS = (
-    "<|tool_response>response:get_weather{degrees:[3,4],sun:true}<tool_response|>"
+    f'<|tool_response>response:get_weather{{value:{Q}{{"sun": true}}{Q}}}<tool_response|>'
     f"<|tool_response>response:now{{value:{Q}12:00{Q}}}<tool_response|>"
 )
 
 
 def test_results_follow_their_calls_in_the_same_turn():
-    """What was said stands before the calls, results have their fields, and the turn goes on."""
+    """What was said stands before the calls, and the turn goes on after the results."""
     begun = "<bos><|turn>user\nWeather?<turn|>\n<|turn>model\n"
     text, thinking = prompt(LARGE, CALLED)
     assert text == begun + CALLS + RESULTS
@@ -206,6 +206,9 @@ def test_the_first_template_is_told_of_results_as_well():
         + "Let me look.<turn|>\n"
     )
     assert thinking is Thinking.MAYBE
+    silent = {**CALLED[1], "content": ""}
+    text, _ = prompt(FIRST, [CALLED[0], silent, *CALLED[2:], assistant("Sunny."), user()])
+    assert calls + RESULTS + "Sunny.<turn|>\n<|turn>user\n" in text
 
 
 def test_arguments_that_are_no_object_are_told_as_text():
