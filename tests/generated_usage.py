@@ -1,7 +1,7 @@
 """Accounts, keys and usage by the million, made within Postgres, for tests of size."""
 
 import hashlib
-from datetime import date, timedelta
+from datetime import date
 
 import asyncpg
 
@@ -55,13 +55,15 @@ async def add_keys(
 
 
 async def add_records(
-    connection: asyncpg.Connection, *, accounts: int, keys: int, records: int, days: int
-) -> date:
-    """Add usage records in the order of time, most of them of few keys.
-
-    Returns:
-        The last day.
-    """
+    connection: asyncpg.Connection,
+    *,
+    accounts: int,
+    keys: int,
+    records: int,
+    days: int,
+    first_day: date = FIRST_DAY,
+) -> None:
+    """Add usage records in the order of time, most of them of few keys."""
     await connection.execute(
         """
         insert into usage_records
@@ -74,8 +76,7 @@ async def add_records(
             from generate_series(0::bigint, $3::bigint - 1) as n
         ) as each
         """,
-        *(FIRST_DAY, accounts, records, float(days), MODELS, float(keys)),
+        *(first_day, accounts, records, float(days), MODELS, float(keys)),
         timeout=1200,
     )
     await connection.execute("vacuum analyze usage_records", timeout=600)
-    return FIRST_DAY + timedelta(days=days - 1)
