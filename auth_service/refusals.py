@@ -34,9 +34,5 @@ async def told(call: Awaitable[T]) -> T:
     try:
         return await call
     except AuthServiceError as error:
-        raise refusal(error) from error
-
-
-def refusal(error: AuthServiceError) -> ServiceError:
-    """What a caller is told of an error."""
-    return ServiceError(_REASONS.get(type(error), ErrorReason.ERROR_REASON_INTERNAL), str(error))
+        reason = _REASONS.get(type(error), ErrorReason.ERROR_REASON_INTERNAL)
+        raise ServiceError(reason, str(error)) from error
