@@ -10,7 +10,7 @@ from random import Random
 import pytest
 from auth_stores import open_stores
 
-from auth_service.errors import SchemaError, StoreUnavailableError
+from auth_service.errors import StoreUnavailableError
 from auth_service.key_feed import KeyFeed
 from auth_service.migrate import check
 from fastrun.local.authority import Authority
@@ -42,12 +42,6 @@ async def refused(dsn):
 async def test_no_plaintext(database):
     """With sslmode=require nothing goes to a Postgres that has no TLS."""
     await refused(f"{database}?sslmode=require")
-
-
-async def test_without_ca(database, tmp_path):
-    """With sslmode=verify-full a CA has to be there, and a start without it says so."""
-    with pytest.raises(SchemaError, match="root certificate file"):
-        await check(f"{database}?sslmode=verify-full&sslrootcert={tmp_path / 'none.pem'}")
 
 
 async def test_plaintext_if_wanted(database):
