@@ -40,7 +40,7 @@ A service that finds a wrong value or an unknown name says so, for all of them a
 and exits with status 2.
 
 `fastrun up` passes its own environment on to the services,
-and refuses those settings that it must decide itself, such as addresses and ports.
+and refuses those settings that it must decide itself, such as addresses, ports and certificates.
 """
 
 

@@ -99,7 +99,10 @@ def open_authority(folder: Path, now: datetime) -> Authority:
     except OSError as error:
         raise LocalError(f"cannot read {error.filename}: {error.strerror}") from error
     except ValueError as error:
-        raise LocalError(f"{key.parent} holds no CA that can be used: {error}") from error
+        raise LocalError(
+            f"{key.parent} holds no CA that can be used ({error}): "
+            "restore it, or remove it to have a new one made"
+        ) from error
     if authority.cert.not_valid_after_utc <= now:
         raise LocalError(f"the CA in {key.parent} has ended: remove it to have a new one made")
     return authority

@@ -3,11 +3,12 @@
 import asyncio
 import os
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 
-from fastrun.local import certificates, environment
+from fastrun.local import environment
 from fastrun.local.child import Child, Lifeline
 from fastrun.local.errors import LocalError
 from fastrun.local.folder import DataFolder, State
@@ -78,10 +79,11 @@ class Stack:
         Raises:
             LocalError: a part cannot start; stop() is to be called then, too.
         """
-        await self._provide_certificates()
         try:
             async with asyncio.TaskGroup() as group:
-                auth = group.create_task(self._start_auth())
+                certificates = group.create_task(self._provide_certificates())
+                auth = group.create_task(self._start_auth(certificates))
+                await certificates
                 await group.create_task(self._scheduler.start())
                 self._workers = [self._worker(number) for number in _count(self._options.workers)]
                 for worker in self._workers:
@@ -136,12 +138,7 @@ class Stack:
                 service.kill_now()
 
     async def _provide_certificates(self) -> None:
-        await asyncio.to_thread(
-            certificates.provide,
-            self._folder.certs,
-            certificates.EVERYONE,
-            datetime.now(UTC),
-        )
+        await asyncio.to_thread(_provide_certificates, self._folder.certs)
 
     async def _renew_certificates(self) -> None:
         """Make certificates anew before they end; the services see by themselves that they did."""
@@ -152,7 +149,7 @@ class Stack:
             except LocalError as error:
                 self._output.say(str(error))
 
-    async def _start_auth(self) -> str:
+    async def _start_auth(self, certificates: Awaitable[None]) -> str:
         """Start the auth service and what it needs; return its address."""
         environ = self._around.environ
         url = environ.get("DATABASE_URL", "")
@@ -160,6 +157,7 @@ class Stack:
             url = await self._database.start()
         surroundings = replace(self._around, environ={**environ, "DATABASE_URL": url})
         await self._job("migrate", ["-m", "fastrun.cli", "migrate"], surroundings.environ)
+        await certificates
         pepper = {} if _has_pepper(environ) else {"pepper_file": self._folder.pepper()}
         self._auth = Service(
             Plan(name="auth", module="auth_service", service="auth", settings=pepper), surroundings
@@ -235,6 +233,13 @@ class Stack:
             )
             edges.append(Service(plan, self._around, ports={"http": port}))
         return edges
+
+
+def _provide_certificates(folder: Path) -> None:
+    # Loading it takes a while, which here is while Postgres starts.
+    from fastrun.local import certificates  # noqa: PLC0415 - see above
+
+    certificates.provide(folder, certificates.EVERYONE, datetime.now(UTC))
 
 
 def _database(folder: DataFolder, environ: Mapping[str, str]) -> Database | None:

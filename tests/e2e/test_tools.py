@@ -5,7 +5,9 @@ import socket
 import struct
 from threading import Thread
 
+import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from fastrun.service.identity import Role
@@ -43,6 +45,17 @@ def test_reflection(stack):
         stack, ready["auth_address"], Role.AUTH
     )
     assert "fastrun.v1.WorkerService" in services(stack, worker, Role.WORKER)
+
+
+def test_nobody_speaks_plaintext(stack):
+    """Who has no certificate is not answered, by no service."""
+    worker, ready = stack.fleet().workers[0].address, stack.ready
+    for address in (ready["auth_address"], ready["scheduler_address"], worker):
+        with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+            check = health_pb2_grpc.HealthStub(channel).Check
+            with pytest.raises(grpc.RpcError) as caught:
+                check(health_pb2.HealthCheckRequest(), timeout=10)
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
 
 
 def test_fleet(fastrun):
