@@ -42,6 +42,7 @@ class Scheduler:
             new_id=lambda: uuid.uuid4().hex,
             new_key=lambda: secrets.token_bytes(leases.KEY_BYTES),
             random=random.random,
+            wall_clock=time.time,
         )
         sessions = Sessions(config, now=time.monotonic(), chance=chance, recorder=self._metrics)
         self._servicer = SchedulerServicer(config, sessions, self._metrics, time.monotonic)

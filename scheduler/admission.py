@@ -10,7 +10,8 @@ with fill(). So a newcomer that can be placed overtakes nobody who could be.
 from collections import deque
 
 from fastrun.service import leases as signed
-from fastrun.v1.error_pb2 import ErrorReason
+from fastrun.v1.error_pb2 import ErrorDetail, ErrorReason
+from fastrun.v1.generation_pb2 import Usage
 from fastrun.v1.scheduler_pb2 import (
     Acquire,
     EdgeReply,
@@ -27,9 +28,12 @@ from scheduler.edges import Edge, Edges
 from scheduler.fleet import Fleet, Worker
 from scheduler.leader import Leadership
 from scheduler.leases import Lease, LeaseBook
+from scheduler.limits import Limits
+from scheduler.meters import Reached
 from scheduler.ports import Chance, Recorder
 from scheduler.queue import Queue, Waiting
 from scheduler.refusals import Refusals
+from scheduler.usage_log import UsageLog
 
 
 class Admission:
@@ -52,6 +56,8 @@ class Admission:
         self._recorder = recorder
         self.leases = LeaseBook()
         self.queue = Queue()
+        self.limits = Limits(chance.wall_clock)
+        self.usage_log = UsageLog()
         self.refusals = Refusals(
             fleet, self.queue, per_slot=config.queue_per_slot, random=chance.random
         )
@@ -76,12 +82,20 @@ class Admission:
             for lease in self.leases.of_generation(edge.edge_id, acquire.request_id, generation):
                 self.void(lease)
         waiting = self._waiting(edge, acquire, generations, now)
-        self._admit(waiting, now, waits_already=bool(places))
+        refusal = self.limits.why_refused(acquire, now) or self._why_not(
+            waiting, now, waits_already=bool(places)
+        )
+        if refusal is not None:
+            self._reject(waiting, refusal, now)
+            return
+        self.limits.let_in(acquire, now)
+        self._admit(waiting, now)
 
-    def cancel(self, edge: Edge, request_id: str) -> None:
+    def cancel(self, edge: Edge, request_id: str, now: float) -> None:
         """End the wait of a request without an answer; what was granted, its edge releases."""
         for waiting in self.queue.of_request(edge.edge_id, request_id):
             self.queue.remove(waiting)
+            self._left(waiting, now, over=True)
 
     def release(self, edge: Edge, lease_id: str, now: float) -> None:
         """Take back a lease whose Start was never written; of a started one, doubt the edge."""
@@ -89,6 +103,7 @@ class Admission:
         if lease is None:
             return
         if self.leases.release(lease):
+            self._left(lease, now, over=True)
             self._refill(lease.instance_id, now)
         else:
             self.void(lease)
@@ -98,17 +113,31 @@ class Admission:
         if lease := self._lease_of(edge, lease_id):
             self.void(lease, started=True)
 
-    def withdraw(self, edge_id: str) -> None:
+    def withdraw(self, edge_id: str, now: float) -> None:
         """Forget what waits for an edge whose session has ended: it asks again when it is back."""
         for waiting in self.queue.of_edge(edge_id):
             self.queue.remove(waiting)
+            self._left(waiting, now)
 
     # What workers say
 
-    def freed(self, worker: Worker, lease_id: str, now: float) -> None:
-        """Take back a lease that does not run and never can, and give its slot to who waits."""
-        if self.leases.free(worker.instance_id, lease_id) is None:
+    def freed(self, worker: Worker, lease_id: str, usage: Usage | None, now: float) -> None:
+        """Take back a lease that does not run and never can, and give its slot to who waits.
+
+        Args:
+            worker: who says so.
+            lease_id: of which.
+            usage: of the generation; None when it never ran.
+            now: monotonic seconds.
+        """
+        lease = self.leases.free(worker.instance_id, lease_id)
+        if lease is None:
             return
+        if lease.request_id:
+            self.usage_log.add(lease.request_id, lease.generation, worker.worker_id, usage, now)
+        if usage is not None:
+            self.limits.use(lease, usage, now)
+        self._left(lease, now)
         self.refusals.freed(worker.card.model, now)
         self.fill(worker.card.model, now)
 
@@ -118,6 +147,23 @@ class Admission:
         worker = self._fleet.instance(lease.instance_id)
         if worker is not None and worker.link is not None:
             worker.link.send(WorkerCommand(void=Void(lease_id=lease.lease_id)))
+
+    def hold(self, instance_id: str, now: float) -> None:
+        """Count what a worker process runs that has come, or come back."""
+        for lease in self.leases.of_instance(instance_id):
+            self.limits.hold(lease, now)
+
+    def worker_gone(self, instance_id: str, now: float) -> None:
+        """Let the leases of a worker that is gone hold its slots and nothing else."""
+        for lease in self.leases.of_instance(instance_id):
+            self._left(lease, now)
+
+    def end_instance(self, instance_id: str, now: float) -> int:
+        """End all leases of a worker process that is no more; returns how many there were."""
+        ended = self.leases.end_instance(instance_id)
+        for lease in ended:
+            self._left(lease, now)
+        return len(ended)
 
     # What follows
 
@@ -149,8 +195,10 @@ class Admission:
         for waiting in self.queue.expired(now):
             self._reject(waiting, self.refusals.why_expired(waiting), now)
 
-    def _admit(self, waiting: Waiting, now: float, *, waits_already: bool) -> None:
-        """Give a newcomer what is free, and let it wait for the rest; or refuse it as a whole."""
+    def _why_not(
+        self, waiting: Waiting, now: float, *, waits_already: bool
+    ) -> ErrorReason.ValueType | None:
+        """Return why a newcomer finds neither slots for all it asks for nor a place to wait."""
         wanted = len(waiting.generations)
         free = placement.free_slots(
             self._fleet.of_model(waiting.model),
@@ -158,12 +206,13 @@ class Admission:
             excluded=waiting.excluded,
             wanted=wanted,
         )
-        admitted = free > 0 or waits_already
-        if free < wanted and (
-            reason := self.refusals.why_not_wait(waiting, now, admitted=admitted)
-        ):
-            self._reject(waiting, reason, now)
-            return
+        if free >= wanted:
+            return None
+        return self.refusals.why_not_wait(waiting, now, admitted=free > 0 or waits_already)
+
+    def _admit(self, waiting: Waiting, now: float) -> None:
+        """Give a newcomer what is free, and let it wait for the rest."""
+        wanted = len(waiting.generations)
         while waiting.generations and (worker := self._choose(waiting, now)):
             self._grant(waiting, waiting.generations.popleft(), worker, now)
         if waiting.generations:
@@ -195,6 +244,8 @@ class Admission:
             deadline=arrived_at + acquire.queue_timeout_ms / 1000,
             number=self.queue.next_number(),
             asked_at=now,
+            key_id=acquire.key_id,
+            choices=acquire.choices,
         )
 
     def _choose(self, waiting: Waiting, now: float) -> Worker | None:
@@ -220,6 +271,8 @@ class Admission:
             edge_id=waiting.edge_id,
             term=self._leader.term,
             generation=generation,
+            key_id=waiting.key_id,
+            choices=waiting.choices,
         )
         self.leases.grant(claims, slots=worker.slots, now=now)
         worker.granted_at = now
@@ -232,16 +285,49 @@ class Admission:
             instance_id=worker.instance_id,
             address=worker.address,
             generation=generation,
+            rate_limit=self.limits.figures(waiting.account_id, waiting.key_id, now),
         )
         self._send(waiting.edge_id, EdgeReply(granted=granted))
 
-    def _reject(self, waiting: Waiting, reason: ErrorReason.ValueType, now: float) -> None:
-        self._recorder.rejected(reason)
-        error = self.refusals.detail(reason, waiting.model, now)
+    def _reject(
+        self, waiting: Waiting, refusal: Reached | ErrorReason.ValueType, now: float
+    ) -> None:
+        self._left(waiting, now, over=True)
+        error = self._detail(waiting, refusal, now)
+        self._recorder.rejected(error.reason)
         rejected = Rejected(
-            request_id=waiting.request_id, error=error, generations=waiting.generations
+            request_id=waiting.request_id,
+            error=error,
+            generations=waiting.generations,
+            rate_limit=self.limits.figures(waiting.account_id, waiting.key_id, now),
         )
         self._send(waiting.edge_id, EdgeReply(rejected=rejected))
+
+    def _detail(
+        self, waiting: Waiting, refusal: Reached | ErrorReason.ValueType, now: float
+    ) -> ErrorDetail:
+        if isinstance(refusal, Reached):
+            return refusal.detail()
+        return self.refusals.detail(refusal, waiting.model, now)
+
+    def _left(self, part: Waiting | Lease, now: float, *, over: bool = False) -> None:
+        """Tell the limits that a part of a request waits no longer, or holds no slot any more.
+
+        Args:
+            part: what it was.
+            now: monotonic seconds.
+            over: nothing of it runs, and its edge does not ask for it again.
+        """
+        last = not (
+            self.queue.of_request(part.edge_id, part.request_id)
+            or any(map(self._counts, self.leases.of_request(part.request_id)))
+        )
+        self.limits.left(part.request_id, now, over=over, last=last)
+
+    def _counts(self, lease: Lease) -> bool:
+        """Tell whether a lease holds more than the slot of a worker that is gone."""
+        worker = self._fleet.instance(lease.instance_id)
+        return worker is not None and not worker.gone
 
     def _say_position(self, waiting: Waiting) -> None:
         """Tell how near a request is to its next slot, at whichever of its places that is."""

@@ -45,6 +45,9 @@ class Lease:
     generation: int
     """Of the request."""
     account_id: str
+    key_id: str
+    choices: int
+    """So many generations of the request in a row have the same prompt."""
     instance_id: str
     edge_id: str
     held_since: float
@@ -80,6 +83,7 @@ class LeaseBook:
         self._leases: dict[str, Lease] = {}
         self._by_instance: _Index[str] = _Index()
         self._by_edge: _Index[str] = _Index()
+        self._by_request: _Index[str] = _Index()
         self._by_generation: _Index[tuple[str, str, int]] = _Index()
         # What a worker has freed never runs again: a listing that says so is out of date.
         self._freed: OrderedDict[str, None] = OrderedDict()
@@ -102,6 +106,10 @@ class LeaseBook:
     def of_edge(self, edge_id: str) -> list[Lease]:
         """Return the leases granted to an edge."""
         return list(self._by_edge.at(edge_id).values())
+
+    def of_request(self, request_id: str) -> list[Lease]:
+        """Return the leases of all generations of a request."""
+        return list(self._by_request.at(request_id).values())
 
     def of_generation(self, edge_id: str, request_id: str, generation: int) -> list[Lease]:
         """Return the leases granted to an edge for one generation of a request."""
@@ -192,6 +200,8 @@ class LeaseBook:
             request_id=claims.request_id,
             generation=claims.generation,
             account_id=claims.account_id,
+            key_id=claims.key_id,
+            choices=claims.choices,
             instance_id=claims.instance_id,
             edge_id=claims.edge_id,
             held_since=now,
@@ -201,6 +211,7 @@ class LeaseBook:
         self._leases[lease.lease_id] = lease
         self._by_instance.add(lease.instance_id, lease)
         self._by_edge.add(lease.edge_id, lease)
+        self._by_request.add(lease.request_id, lease)
         self._by_generation.add(_generation(lease), lease)
         return lease
 
@@ -208,6 +219,7 @@ class LeaseBook:
         del self._leases[lease.lease_id]
         self._by_instance.remove(lease.instance_id, lease)
         self._by_edge.remove(lease.edge_id, lease)
+        self._by_request.remove(lease.request_id, lease)
         self._by_generation.remove(_generation(lease), lease)
 
 

@@ -36,9 +36,11 @@ class Recorder(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chance:
-    """Where ids, keys and random numbers come from."""
+    """Where ids, keys, random numbers and the date come from."""
 
     new_id: Callable[[], str]
     new_key: Callable[[], bytes]
     random: Callable[[], float]
     """Uniform in [0, 1)."""
+    wall_clock: Callable[[], float]
+    """Seconds since 1970."""

@@ -36,6 +36,9 @@ class Waiting:
     deadline: float
     number: int
     """Counts up: tells apart what arrived together."""
+    key_id: str = ""
+    choices: int = 0
+    """So many generations in a row have the same prompt."""
 
 
 def _turn(waiting: Waiting) -> tuple[bool, float, int]:

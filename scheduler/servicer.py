@@ -18,6 +18,8 @@ from fastrun.v1.scheduler_pb2 import (
     EdgeMessage,
     EdgeReplies,
     EdgeReply,
+    FindUsageRequest,
+    FindUsageResponse,
     ListModelsRequest,
     ListModelsResponse,
     WatchFleetRequest,
@@ -37,6 +39,7 @@ from scheduler.view import fleet_view
 log = structlog.get_logger()
 
 WATCH_INTERVAL_MIN_S = 0.1
+MOST_FOUND = 1000
 
 ItemT = TypeVar("ItemT")
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -140,6 +143,24 @@ class SchedulerServicer(SchedulerServiceServicer):
             if not request.interval_ms:
                 return
             await asyncio.sleep(max(request.interval_ms / 1000, WATCH_INTERVAL_MIN_S))
+
+    async def FindUsage(  # noqa: N802 - gRPC's name
+        self, request: FindUsageRequest, context: Context
+    ) -> FindUsageResponse:
+        """See scheduler.proto."""
+        del context
+        if len(request.request_ids) > MOST_FOUND:
+            raise ServiceError(
+                ErrorReason.ERROR_REASON_INVALID_REQUEST,
+                f"at most {MOST_FOUND} requests can be asked for at once",
+            )
+        admission = self._sessions.admission
+        return FindUsageResponse(
+            generations=admission.usage_log.find(request.request_ids, self._clock()),
+            running_request_ids=[
+                each for each in request.request_ids if admission.leases.of_request(each)
+            ],
+        )
 
     def view(self) -> WatchFleetResponse:
         """Describe the fleet now."""

@@ -78,7 +78,7 @@ class Sessions:
             return
         edge = self._edge_links.get(link)
         if edge is None:
-            self._edge_hello(link, message)
+            self._edge_hello(link, message, now)
             return
         match message.WhichOneof("item"):
             case "acquire":
@@ -86,7 +86,7 @@ class Sessions:
             case "release":
                 self.admission.release(edge, message.release.lease_id, now)
             case "cancel":
-                self.admission.cancel(edge, message.cancel.request_id)
+                self.admission.cancel(edge, message.cancel.request_id, now)
             case "lease_lost":
                 self.admission.lost(edge, message.lease_lost.lease_id)
 
@@ -96,18 +96,18 @@ class Sessions:
         edge = self._edge_links.pop(link, None)
         if edge is None:
             return
-        self.admission.withdraw(edge.edge_id)
+        self.admission.withdraw(edge.edge_id, now)
         self.edges.leave(edge, now)
         log.info("edge_left", edge_id=edge.edge_id)
 
-    def _edge_hello(self, link: EdgeLink, message: EdgeMessage) -> None:
+    def _edge_hello(self, link: EdgeLink, message: EdgeMessage, now: float) -> None:
         if message.WhichOneof("item") != "hello" or not message.hello.edge_id:
             raise ProtocolError("the first item must be a Hello with an edge_id")
         hello: EdgeHello = message.hello
         self._hear(hello.edge_id, hello.term)
         edge, former = self.edges.join(hello, link)
         if former is not None and former.link is not None:
-            self.admission.withdraw(edge.edge_id)
+            self.admission.withdraw(edge.edge_id, now)
             self._replace(former.link, self._edge_links)
         self._edge_links[link] = edge
         self._welcome_edge(link, edge)
@@ -135,7 +135,9 @@ class Sessions:
             case "heartbeat":
                 self._heartbeat(worker, report.heartbeat, now)
             case "slot_freed":
-                self.admission.freed(worker, report.slot_freed.lease_id, now)
+                freed = report.slot_freed
+                usage = freed.usage if freed.HasField("usage") else None
+                self.admission.freed(worker, freed.lease_id, usage, now)
 
     def worker_left(self, link: WorkerLink, now: float) -> None:
         """Note that a session has ended; if a newer one has replaced it, that one stays."""
@@ -159,13 +161,13 @@ class Sessions:
         self._worker_links[link] = worker
         self._welcome_worker(link, worker)
         if former is not None and former.instance_id != worker.instance_id:
-            ended = self.admission.leases.end_instance(former.instance_id)
+            ended = self.admission.end_instance(former.instance_id, now)
             log.warning(
                 "worker_replaced",
                 worker_id=worker.worker_id,
                 instance_id=worker.instance_id,
                 former_instance_id=former.instance_id,
-                leases_ended=len(ended),
+                leases_ended=ended,
             )
         self._reconcile(worker, hello, now)
         log.info(
@@ -194,6 +196,7 @@ class Sessions:
             if edge.link is not None and lease.lease_id not in edge.listed:
                 doubtful.add(lease.lease_id)
         worker.listed = frozenset(running)
+        self.admission.hold(worker.instance_id, now)
         for lease in self.admission.leases.of_instance(worker.instance_id):
             absent = lease.lease_id not in running
             if absent or lease.lease_id in doubtful or lease.state is LeaseState.VOIDING:
@@ -254,12 +257,13 @@ class Sessions:
                 self.admission.void(lease)
         gone, forgotten = self.fleet.expire(now)
         for worker in forgotten:
-            self.admission.leases.end_instance(worker.instance_id)
+            self.admission.end_instance(worker.instance_id, now)
         if not self.admission.refusals.complete and now >= self._settles_at:
             self.admission.settle(now)
         self._models_changed()
         for worker in gone:
             log.warning("worker_gone", worker_id=worker.worker_id)
+            self.admission.worker_gone(worker.instance_id, now)
             self.admission.review(worker.card.model, now)
         self.admission.expire(now)
 

@@ -46,6 +46,7 @@ class Desk:
 
     def __init__(self, **settings):
         self.now = 1000.0
+        self.wall_s = 1_800_000_000.0
         self.numbers = 0
         self.grants = []
         self.rejections = []
@@ -54,6 +55,7 @@ class Desk:
             new_id=lambda: f"l{self._next()}",
             new_key=lambda: b"key-%d" % self._next(),
             random=lambda: 0.0,
+            wall_clock=lambda: self.wall_s,
         )
         recorder = SimpleNamespace(
             granted=lambda model, waited_s: self.grants.append((model, waited_s)),

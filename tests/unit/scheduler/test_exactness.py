@@ -257,6 +257,7 @@ class World(RuleBasedStateMachine):
             new_id=lambda: f"l{next(self.numbers)}",
             new_key=lambda: b"key%d" % next(self.numbers),
             random=lambda: 0.5,
+            wall_clock=lambda: 1_800_000_000.0 + self.now,
         )
         recorder = SimpleNamespace(
             granted=lambda _model, _waited_s: None, rejected=lambda _reason: None
@@ -529,6 +530,16 @@ class World(RuleBasedStateMachine):
         assert all(waiting.generations for waiting in line)
         assert len(set(wishes)) == len(wishes) == line.slots
         assert line.requests == len({wish[:2] for wish in wishes})
+
+    @invariant()
+    def what_waits_or_runs_counts_as_concurrent(self):
+        admission = self.sessions.admission
+        counted = {waiting.request_id for waiting in admission.queue.line(MODEL)}
+        for worker in self.sessions.fleet.workers():
+            if not worker.gone:
+                leases = admission.leases.of_instance(worker.instance_id)
+                counted |= {lease.request_id for lease in leases if lease.request_id}
+        assert admission.limits.in_flight() == counted
 
     def settle_wires(self):
         """Deliver all that is under way, and let breaks be noticed."""

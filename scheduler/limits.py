@@ -1,0 +1,282 @@
+"""Who has used what they may for now: limits of accounts and keys, held against each request.
+
+A request is charged when it is let in: one request, and the tokens that it may use. A worker's word
+about what it did use settles that; what it did not use is given back at its end, and all of it when
+it never ran. It counts as concurrent while it waits for a slot or holds one, however many
+generations it has. All limits are checked before any is charged, so that a refusal charges none.
+
+Pure: whoever calls says what has happened, and when, in monotonic seconds.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+from fastrun.v1.generation_pb2 import Usage
+from fastrun.v1.scheduler_pb2 import Acquire, RateLimit
+from scheduler.leases import Lease
+from scheduler.meters import Ceiling, Meter, Meters, Reached, milliseconds
+from scheduler.months import Calendar
+from scheduler.windows import WINDOW_S, Cell, Window
+
+# A request that failed on a worker may be asked for again, and must not be charged twice.
+ENDED_REMEMBERED_S = WINDOW_S
+ENDED_REMEMBERED = 100_000
+
+
+class _Share:
+    """What one request has charged to one meter."""
+
+    __slots__ = ("charged", "meter", "request_cell", "token_cell")
+
+    def __init__(self, meter: Meter) -> None:
+        self.meter = meter
+        self.charged = 0
+        self.request_cell: Cell | None = None
+        self.token_cell: Cell | None = None
+
+    def charge(self, estimate: int, now: float) -> None:
+        """Count one request, and set aside what it may use."""
+        self.charged = self.meter.reservation(estimate)
+        self.request_cell = self.meter.requests.add(1, now)
+        self.token_cell = self.meter.tokens.add(self.charged, now)
+
+    def use(self, used: int, now: float) -> None:
+        """See that what was used in all is charged."""
+        if used > self.charged:
+            self.meter.tokens.add(used - self.charged, now)
+            self.charged = used
+
+    def give_back(self, used: int, now: float) -> None:
+        """Take back what was set aside and not used."""
+        if used < self.charged and self.token_cell is not None:
+            self.meter.tokens.take_back(self.token_cell, self.charged - used, now)
+            self.charged = used
+
+    def undo(self, now: float) -> None:
+        """Take back all of it."""
+        self.give_back(0, now)
+        if self.request_cell is not None:
+            self.meter.requests.take_back(self.request_cell, 1, now)
+
+
+class _Request:
+    """A request that was let in."""
+
+    __slots__ = (
+        "answers",
+        "choices",
+        "ended_at",
+        "is_over",
+        "prompts",
+        "ran",
+        "reserved",
+        "shares",
+        "used",
+    )
+
+    def __init__(self, shares: tuple[_Share, ...], choices: int) -> None:
+        self.shares = shares
+        self.choices = max(1, choices)
+        self.reserved = 0
+        """Tokens that it may use and has not told of."""
+        self.used = 0
+        self.prompts: set[int] = set()
+        """Those that have been counted."""
+        self.answers: dict[int, int] = {}
+        """Tokens of each generation's answer; one that is resumed elsewhere tells its sum."""
+        self.ran = False
+        self.is_over = False
+        """Whoever asked wants nothing more of it."""
+        self.ended_at = 0.0
+
+    def begin(self) -> None:
+        self.is_over = False
+        for share in self.shares:
+            share.meter.in_flight += 1
+            share.meter.reserved += self.reserved
+
+    def end(self) -> None:
+        for share in self.shares:
+            share.meter.in_flight -= 1
+            share.meter.reserved -= self.reserved
+        self.reserved = 0
+
+    def use(self, generation: int, usage: Usage, now: float) -> None:
+        self.ran = True
+        tokens = max(0, usage.completion_tokens - self.answers.get(generation, 0))
+        self.answers[generation] = usage.completion_tokens
+        prompt = generation // self.choices
+        if prompt not in self.prompts:
+            self.prompts.add(prompt)
+            tokens += usage.prompt_tokens
+        self.used += tokens
+        told = min(tokens, self.reserved)
+        self.reserved -= told
+        for share in self.shares:
+            share.use(self.used, now)
+            share.meter.month.settle(tokens)
+            share.meter.reserved -= told
+
+
+class Limits:
+    """The counters of all accounts and keys, and the requests that they count."""
+
+    def __init__(self, wall_clock: Callable[[], float]) -> None:
+        """Begin with nothing used.
+
+        Args:
+            wall_clock: seconds since 1970, for months.
+        """
+        calendar = Calendar(wall_clock)
+        self._accounts = Meters(calendar)
+        self._keys = Meters(calendar)
+        self._in_flight: dict[str, _Request] = {}
+        # In the order in which they ended.
+        self._ended: OrderedDict[str, _Request] = OrderedDict()
+
+    def in_flight(self) -> set[str]:
+        """Return the ids of all requests that count as concurrent."""
+        return set(self._in_flight)
+
+    def why_refused(self, acquire: Acquire, now: float) -> Reached | None:
+        """Find the limit that a request is refused for: that which opens last.
+
+        One that is in flight already, or comes back from a worker, passes. One that stopped waiting
+        because its edge lost the way to us was charged then, and only must not make a crowd.
+        """
+        meters = self._touch(acquire, now)
+        if acquire.front or acquire.request_id in self._in_flight:
+            return None
+        reached: list[Reached] = []
+        for meter in meters:
+            if acquire.request_id in self._ended:
+                reached.extend(meter.crowded())
+            else:
+                reached.extend(meter.reached(acquire.token_estimate, now))
+        return max(reached, key=lambda each: each.opens_in_s, default=None)
+
+    def let_in(self, acquire: Acquire, now: float) -> None:
+        """Charge a request that gets a slot or a place in the queue, unless it was charged."""
+        if request := self._in_flight.get(acquire.request_id):
+            request.is_over = False
+            return
+        request = self._ended.pop(acquire.request_id, None)
+        if request is None:
+            meters = self._meters(acquire.account_id, acquire.key_id)
+            request = _Request(tuple(map(_Share, meters)), acquire.choices)
+            request.reserved = acquire.token_estimate
+            for share in request.shares:
+                share.charge(acquire.token_estimate, now)
+        self._begin(acquire.request_id, request)
+
+    def hold(self, lease: Lease, now: float) -> None:
+        """Count a request that a worker runs; of one that nobody knows nothing is charged yet."""
+        if not lease.request_id or lease.request_id in self._in_flight:
+            return
+        request = self._ended.pop(lease.request_id, None) or self._unknown(lease, now)
+        self._begin(lease.request_id, request)
+
+    def use(self, lease: Lease, usage: Usage, now: float) -> None:
+        """Settle what a worker says that a generation used."""
+        request = self._in_flight.get(lease.request_id) or self._ended.get(lease.request_id)
+        if request is None:
+            if not lease.request_id:
+                return
+            request = self._unknown(lease, now)
+            self._remember(lease.request_id, request, now)
+        request.use(lease.generation, usage, now)
+
+    def left(self, request_id: str, now: float, *, over: bool, last: bool) -> None:
+        """Note that a part of a request waits no longer, or holds no slot any more.
+
+        Args:
+            request_id: of which.
+            now: monotonic seconds.
+            over: it was refused, cancelled, or given back before its Start: nothing of it runs.
+            last: nothing of it is left.
+        """
+        request = self._in_flight.get(request_id) or self._ended.get(request_id)
+        if request is None:
+            return
+        request.is_over |= over
+        if not last:
+            return
+        if self._in_flight.pop(request_id, None):
+            request.end()
+        if request.is_over and not request.ran:
+            self._ended.pop(request_id, None)
+            for share in request.shares:
+                share.undo(now)
+            return
+        if request.ran:
+            for share in request.shares:
+                share.give_back(request.used, now)
+        self._remember(request_id, request, now)
+
+    def figures(self, account_id: str, key_id: str, now: float) -> RateLimit | None:
+        """Say how much is left of the tighter of the account's and the key's limits per minute."""
+        meters = self._meters(account_id, key_id)
+        requests = _tightest(((each.requests, each.ceiling.requests) for each in meters), now)
+        tokens = _tightest(((each.tokens, each.ceiling.tokens) for each in meters), now)
+        if requests is None and tokens is None:
+            return None
+        figures = RateLimit()
+        if requests is not None:
+            left, limit, reset_s = requests
+            figures.limit_requests, figures.remaining_requests = limit, left
+            figures.reset_requests_ms = milliseconds(reset_s)
+        if tokens is not None:
+            left, limit, reset_s = tokens
+            figures.limit_tokens, figures.remaining_tokens = limit, left
+            figures.reset_tokens_ms = milliseconds(reset_s)
+        return figures
+
+    def _touch(self, acquire: Acquire, now: float) -> tuple[Meter, ...]:
+        """Bring the meters of a request up to date with what its edge was told."""
+        account = self._accounts.touch(acquire.account_id, now)
+        account.ceiling = Ceiling.of(acquire.account_limits)
+        account.month.report(acquire.account_month_tokens)
+        if not acquire.key_id:
+            return (account,)
+        key = self._keys.touch(acquire.key_id, now)
+        key.ceiling = Ceiling.of(acquire.key_limits)
+        key.month.report(acquire.key_month_tokens)
+        return (account, key)
+
+    def _meters(self, account_id: str, key_id: str) -> list[Meter]:
+        meters = (self._accounts.get(account_id), self._keys.get(key_id))
+        return [meter for meter in meters if meter is not None]
+
+    def _unknown(self, lease: Lease, now: float) -> _Request:
+        """Make up for a request that was let in by another scheduler, or long ago."""
+        meters = [self._accounts.touch(lease.account_id, now)]
+        if lease.key_id:
+            meters.append(self._keys.touch(lease.key_id, now))
+        return _Request(tuple(map(_Share, meters)), lease.choices)
+
+    def _begin(self, request_id: str, request: _Request) -> None:
+        self._in_flight[request_id] = request
+        request.begin()
+
+    def _remember(self, request_id: str, request: _Request, now: float) -> None:
+        request.ended_at = now
+        self._ended[request_id] = request
+        self._ended.move_to_end(request_id)
+        while self._ended:
+            oldest = next(iter(self._ended))
+            is_fresh = now - self._ended[oldest].ended_at < ENDED_REMEMBERED_S
+            if is_fresh and len(self._ended) <= ENDED_REMEMBERED:
+                return
+            del self._ended[oldest]
+
+
+def _tightest(
+    windows: Iterable[tuple[Window, int | None]], now: float
+) -> tuple[int, int, float] | None:
+    """Return what is left, of which limit, and how long until all of it is there again."""
+    found = [
+        (max(0, limit - window.total(now)), limit, window.empty_in_s(now))
+        for window, limit in windows
+        if limit is not None
+    ]
+    return min(found, default=None)

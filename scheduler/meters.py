@@ -1,0 +1,155 @@
+"""What one account or one key uses, held against what it may."""
+
+import math
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fastrun.v1 import auth_pb2
+from fastrun.v1.error_pb2 import ErrorDetail, ErrorReason
+from scheduler.months import Calendar, MonthTally
+from scheduler.windows import WINDOW_S, Window
+
+# When one of several running requests ends, nobody knows.
+CONCURRENT_RETRY_S = 1.0
+# An account that has been idle for so long is forgotten; what it used in the month, auth_service
+# has recorded by then.
+IDLE_S = 3600.0
+MOST_METERS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """The most that may be used; None is any amount."""
+
+    requests: int | None = None
+    """Per minute."""
+    tokens: int | None = None
+    """Per minute."""
+    concurrent: int | None = None
+    month: int | None = None
+    """Tokens."""
+
+    @classmethod
+    def of(cls, limits: auth_pb2.Limits) -> "Ceiling":
+        """Read what auth_service says."""
+        if not limits.ByteSize():
+            return UNLIMITED
+        has = limits.HasField
+        return cls(
+            requests=limits.requests_per_minute if has("requests_per_minute") else None,
+            tokens=limits.tokens_per_minute if has("tokens_per_minute") else None,
+            concurrent=limits.concurrent_requests if has("concurrent_requests") else None,
+            month=limits.tokens_per_month if has("tokens_per_month") else None,
+        )
+
+
+UNLIMITED = Ceiling()
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """A limit that leaves no room for a request."""
+
+    name: str
+    limit: int
+    opens_in_s: float
+
+    def detail(self) -> ErrorDetail:
+        """Put it in words, with when to come back."""
+        return ErrorDetail(
+            reason=ErrorReason.ERROR_REASON_LIMIT_REACHED,
+            message=f"{self.name} limit of {self.limit} reached",
+            retry_after_ms=milliseconds(self.opens_in_s),
+        )
+
+
+class Meter:
+    """The counters of one account or key; times are monotonic seconds."""
+
+    __slots__ = ("calendar", "ceiling", "in_flight", "month", "requests", "reserved", "tokens")
+
+    def __init__(self, calendar: Calendar) -> None:
+        self.calendar = calendar
+        self.ceiling = UNLIMITED
+        self.requests = Window()
+        self.tokens = Window()
+        self.month = MonthTally(calendar)
+        self.in_flight = 0
+        """Requests that wait for a slot or hold one."""
+        self.reserved = 0
+        """Tokens that these may use and have not told of yet."""
+
+    def reservation(self, estimate: int) -> int:
+        """Return what is set aside of the tokens per minute for a request.
+
+        Never more than the limit: a request that is larger than that passes when nothing else was
+        used in the last minute, and not never.
+        """
+        limit = self.ceiling.tokens
+        return estimate if limit is None else min(estimate, limit)
+
+    def reached(self, estimate: int, now: float) -> Iterator[Reached]:
+        """Find the limits that leave no room for one more request; changes nothing."""
+        most = self.ceiling
+        if most.requests is not None and (
+            wait_s := self.requests.opens_in_s(1, most.requests, now)
+        ):
+            yield Reached("requests per minute", most.requests, wait_s)
+        if most.tokens is not None and (
+            wait_s := self.tokens.opens_in_s(max(1, self.reservation(estimate)), most.tokens, now)
+        ):
+            yield Reached("tokens per minute", most.tokens, wait_s)
+        if most.month is not None and self.month.used() + self.reserved >= most.month:
+            yield Reached("tokens per month", most.month, self.calendar.ends_in_s())
+        yield from self.crowded()
+
+    def crowded(self) -> Iterator[Reached]:
+        """Find out whether as many requests run as may."""
+        most = self.ceiling.concurrent
+        if most is not None and self.in_flight >= most:
+            yield Reached("concurrent requests", most, CONCURRENT_RETRY_S)
+
+
+class Meters:
+    """All accounts, or all keys, that were active of late."""
+
+    def __init__(self, calendar: Calendar) -> None:
+        self._calendar = calendar
+        # The one that was active longest ago comes first.
+        self._meters: OrderedDict[str, tuple[Meter, float]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._meters)
+
+    def get(self, name: str) -> Meter | None:
+        """Return the meter of an account or key that was active of late."""
+        known = self._meters.get(name)
+        return known[0] if known else None
+
+    def touch(self, name: str, now: float) -> Meter:
+        """Return the meter of an account or key that is active now."""
+        known = self._meters.get(name)
+        meter = known[0] if known else Meter(self._calendar)
+        self._meters[name] = (meter, now)
+        self._meters.move_to_end(name)
+        self._forget(now)
+        return meter
+
+    def _forget(self, now: float) -> None:
+        """Let go of the idle, a few each time; never of one whose last minute still counts."""
+        for _ in range(2):
+            name, (meter, active_at) = next(iter(self._meters.items()))
+            enough_s = WINDOW_S + 1 if len(self._meters) > MOST_METERS else IDLE_S
+            if now - active_at <= enough_s:
+                return
+            if meter.in_flight:
+                self._meters[name] = (meter, now)
+                self._meters.move_to_end(name)
+            else:
+                del self._meters[name]
+
+
+def milliseconds(seconds: float) -> int:
+    """Round up, so that nobody comes back too early, and to what a message can hold."""
+    return min(math.ceil(seconds * 1000), 2**32 - 1)
