@@ -7,7 +7,10 @@ from gpu_worker.dialect.chat_template import ChatTemplate
 from gpu_worker.dialect.thinking import ThoughtMarkers
 from gpu_worker.model_file import Dialect, ModelFile, ModelFileError
 
-TEMPLATE = ChatTemplate("{{ tools }}{% for m in messages %}<tool_call>{{ m.content }}{% endfor %}")
+TEMPLATE = ChatTemplate(
+    "{{ tools }}{% for m in messages %}{{ m.content }}"
+    "{% for c in m.tool_calls %}<tool_call>{{ c.function | tojson }}{% endfor %}{% endfor %}"
+)
 
 
 def written(tmp_path, text):
