@@ -1,6 +1,7 @@
 """Calls as NousResearch's Hermes, Qwen 2.5 and 3 and many ChatML models write them.
 
-The tag holds JSON with a name and arguments; there is one tag for each call.
+The tag holds JSON with a name and arguments; there is one tag for each call. Checked against the
+templates of Qwen 3 (``tests/templates/README.md``); SmolLM2's recipe writes a list into one tag.
 """
 
 import json

@@ -1,7 +1,9 @@
 """Qwen3-Coder and Qwen 3.5, 3.6 and 3.8, whose calls are tags, with texts between them as they are.
 
-So are those of models that took the format over. Checked against the templates that Qwen publishes
-(``tests/templates/README.md``).
+Models write calls into thoughts that they have not ended, which ends the thought; a tag that is
+only mentioned does not. Checked against the templates that Qwen publishes
+(``tests/templates/README.md``); the templates of NVIDIA's Nemotron 3 and StepFun's Step 3.5 write
+the same calls and are recognized as well.
 """
 
 import re
