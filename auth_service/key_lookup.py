@@ -43,7 +43,8 @@ class KeyLookup:
         self._deadline_s = deadline_s
         self._most_queries = max(1, database.pool_size // 2)
         self._waiting: dict[bytes, _Waiting] = {}
-        self._queries: set[asyncio.Task[None]] = set()
+        self._querying = 0
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def verify(self, key_sha256: bytes) -> Identity | None:
         """Whom a key speaks for; None: there is no such key.
@@ -60,10 +61,11 @@ class KeyLookup:
             waiting.answer.add_done_callback(_see)
             self._waiting[key_sha256] = waiting
         waiting.until = loop.time() + self._deadline_s
-        if len(self._queries) < self._most_queries:
-            query = asyncio.create_task(self._ask_all(), name="key-lookup")
-            self._queries.add(query)
-            query.add_done_callback(self._queries.discard)
+        if self._querying < self._most_queries:
+            self._querying += 1
+            task = asyncio.create_task(self._ask_all(), name="key-lookup")
+            self._tasks.add(task)  # the loop alone would not keep it
+            task.add_done_callback(self._tasks.discard)
         await asyncio.wait({waiting.answer}, timeout=self._deadline_s)
         if not waiting.answer.done():
             raise StoreUnavailableError(f"Postgres did not answer within {self._deadline_s} s")
@@ -71,16 +73,23 @@ class KeyLookup:
 
     async def _ask_all(self) -> None:
         """Send one query after the other until nothing waits."""
-        while batch := self._take():
-            try:
-                found = await self._ask([digest for each in batch for digest in each.digests])
-            except Exception as error:  # noqa: BLE001 - told to everybody who waits for it
-                for each in batch:
-                    each.answer.set_exception(error)
-            else:
-                for each in batch:
-                    known = [found[digest] for digest in each.digests if digest in found]
-                    each.answer.set_result(known[0] if known else None)
+        try:
+            while batch := self._take():
+                await self._answer(batch)
+        finally:
+            # In the turn of the loop that found nothing: who comes from now on starts another.
+            self._querying -= 1
+
+    async def _answer(self, batch: list[_Waiting]) -> None:
+        try:
+            found = await self._ask([digest for each in batch for digest in each.digests])
+        except Exception as error:  # noqa: BLE001 - told to everybody who waits for it
+            for each in batch:
+                each.answer.set_exception(error)
+        else:
+            for each in batch:
+                known = [found[digest] for digest in each.digests if digest in found]
+                each.answer.set_result(known[0] if known else None)
 
     def _take(self) -> list[_Waiting]:
         """Take the next that somebody still waits for."""
