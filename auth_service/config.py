@@ -21,7 +21,7 @@ class Config(TlsSettings, frozen=True, kw_only=True):
     admin_listen: str = "127.0.0.1:9101"
     """host:port of /metrics, /healthz and /readyz."""
     pool_size: Annotated[int, msgspec.Meta(ge=1, le=100)] = 8
-    """Most connections to Postgres."""
+    """Most connections to Postgres, beside the one that listens for changes."""
     verify_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 0.3
     """Hard limit of one key lookup, also when Postgres is frozen."""
     log_level: str = "info"
