@@ -25,6 +25,7 @@ from gpu_worker.engine.json_schema.keywords import (
 from gpu_worker.engine.json_schema.names import with_named_properties
 
 MAX_NESTING: Final = 100  # of JSON in a schema; the library itself ends at 128
+MAX_SCHEMAS: Final = 20_000  # within one another, as they are written
 
 Schema = dict[str, Any] | bool
 
@@ -84,6 +85,7 @@ class _Document:
         self._steps: list[numbers.Number] = []
         self._with_one_of: list[dict[str, Any]] = []
         self._has_own_base = False  # of references, within the root
+        self._left = MAX_SCHEMAS
 
     def written(self) -> Schema:
         document = self._schema(self._root)
@@ -110,6 +112,9 @@ class _Document:
                 schema.update(("anyOf" if key == "oneOf" else key, each) for key, each in items)
 
     def _schema(self, schema: Any) -> Schema:
+        self._left -= 1
+        if self._left < 0:
+            raise GrammarError(f"the JSON Schema holds more than {MAX_SCHEMAS} schemas")
         if isinstance(schema, bool):
             return schema
         if not isinstance(schema, dict):

@@ -4,6 +4,7 @@ A bound moved inwards allows less than was asked, and nothing else.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
 from fractions import Fraction
@@ -92,14 +93,15 @@ def check_steps(steps: Sequence[Number], *, repeated: bool) -> None:
     Raises:
         GrammarError: with what is allowed.
     """
-    exact = [Fraction(str(step)) for step in steps if step > 0]
-    if len(set(exact)) > MAX_STEPS or math.lcm(*map(_digits, exact)) > MAX_MULTIPLE:
+    counts = Counter(steps)
+    exact = [Fraction(str(step)) for step in counts]
+    if len(exact) > MAX_STEPS or math.lcm(*map(_digits, exact)) > MAX_MULTIPLE:
         raise GrammarError(
             'the JSON Schema uses "multipleOf" with a large value: the digits of all of them may '
             f"have a least common multiple of {MAX_MULTIPLE}"
         )
-    meeting = exact * 2 if repeated else exact
-    if len(meeting) > 1 and _greatest_product(meeting) >= _WORD:
+    twice = [Fraction(str(step)) for step, count in counts.items() if repeated or count > 1]
+    if len(exact + twice) > 1 and _greatest_product(exact + twice) >= _WORD:
         raise GrammarError(
             'the JSON Schema uses values of "multipleOf" of which one is too large for another'
         )

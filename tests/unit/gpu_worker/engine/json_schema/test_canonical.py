@@ -157,6 +157,14 @@ def test_nesting():
     assert canonical('{"items":' * (MAX_NESTING - 2) + "{}" + "}" * (MAX_NESTING - 2))
 
 
+def test_size():
+    """A schema that grows as it is written is not written to its end."""
+    names = {"propertyNames": {"$ref": "#/$defs/names"}}
+    schema = {"$defs": {"names": {"enum": [f"n{at}" for at in range(5000)]}}, "anyOf": [names] * 9}
+    with pytest.raises(GrammarError, match="more than 20000"):
+        written(schema)
+
+
 def test_large_number():
     """A number that no float holds is no crash."""
     assert canonical('{"maximum": 1' + "0" * 400 + "}")
