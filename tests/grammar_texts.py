@@ -33,6 +33,11 @@ class GrammarTexts:
         data = text.encode()
         return matcher.try_consume_tokens(list(data)) == len(data) and matcher.is_accepting()
 
+    def begin_with(self, text: str) -> bool:
+        """Tell whether one of them begins like this."""
+        data = text.encode()
+        return self._matcher().try_consume_tokens(list(data)) == len(data)
+
     def random(self, seed: int) -> str:
         """Return one of them, in which a string goes on about as long as it need."""
         chance, matcher, data = random.Random(seed), self._matcher(), bytearray()
