@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Mapping
 from contextvars import Context
+from pathlib import Path
 
 from aiohttp import web
 
@@ -21,6 +22,7 @@ from edge.front_page import front_page
 from edge.generation import Generations
 from edge.generation import Times as GenerationTimes
 from edge.http_server import ConnectionLimits, HttpServer
+from edge.metering import Metering
 from edge.metrics import Metrics
 from edge.middleware import Middleware
 from edge.models import Models
@@ -28,8 +30,12 @@ from edge.reference import Reference
 from edge.routes import Endpoint, Route, Routes
 from edge.scheduler_link import SchedulerLink
 from edge.serving import Serving
+from edge.usage_delivery import UsageDelivery
+from edge.usage_link import UsageLink
+from edge.usage_spool import Spool
 from edge.worker_link import Workers
 from fastrun.service.config import host_and_port
+from fastrun.service.lifecycle import StartError
 from fastrun.service.metrics import AdminServer
 from fastrun.service.tls import Tls
 
@@ -44,10 +50,11 @@ class Edge:
         self._config = config
         self._metrics = Metrics()
         tls = Tls.of(config)
+        edge_id = secrets.token_hex(8)
         self._auth = AuthLink(config.auth_address, timeout_s=config.verify_timeout_s, tls=tls)
         self._scheduler = SchedulerLink(
             config.scheduler_addresses,
-            edge_id=secrets.token_hex(8),
+            edge_id=edge_id,
             scheduler_timeout_s=config.scheduler_timeout_s,
             tls=tls,
         )
@@ -57,6 +64,17 @@ class Edge:
             abort_timeout_s=config.abort_timeout_s,
             large_request_bytes=config.large_request_bytes,
             tls=tls,
+        )
+        self._spool = Spool(_folder(config), edge_id, limit_bytes=config.spool_limit_bytes)
+        self._metering = Metering(self._spool, on_end=self._metrics.metered)
+        self._usage = UsageLink(
+            config.auth_address,
+            config.scheduler_addresses,
+            timeout_s=config.usage_timeout_s,
+            tls=tls,
+        )
+        self._delivery = UsageDelivery(
+            self._spool, self._usage, self._metrics, interval_s=config.usage_interval_s
         )
         self._middleware = Middleware(self._routes(), self._metrics, Cors(config.cors_origins))
         self._runner = web.ServerRunner(
@@ -81,6 +99,7 @@ class Edge:
         self._reaching = asyncio.create_task(
             self._auth.reach(), name="reach-auth", context=Context()
         )
+        self._delivery.start()
         await self._runner.setup()
         host, port = host_and_port(self._config.listen)
         self._site = web.TCPSite(
@@ -96,6 +115,7 @@ class Edge:
         if self._site is not None:
             await self._site.stop()
         await self._middleware.idle()
+        await self._metering.idle()
 
     async def stop(self) -> None:
         """Close everything; requests that still run are cut off."""
@@ -103,6 +123,8 @@ class Edge:
             self._reaching.cancel()
         await self._runner.cleanup()
         await self._workers.close()
+        await self._delivery.stop()
+        await self._usage.close()
         await self._scheduler.stop()
         await self._auth.close()
         self._admin.close()
@@ -129,6 +151,7 @@ class Edge:
             generations=Generations(
                 self._scheduler, self._workers, _generation_times(config), self._metrics
             ),
+            metering=self._metering,
             metrics=self._metrics,
             seeds=random.SystemRandom(),
         )
@@ -171,11 +194,18 @@ class Edge:
             return f"no scheduler is connected, tried {addresses}"
         if not self._auth.was_reached:
             return f"the auth service at {self._config.auth_address} was never reached"
-        return None
+        return self._spool.problem
 
 
 def _page(endpoint: Endpoint) -> dict[str, Endpoint]:
     return {"GET": endpoint, "HEAD": endpoint}
+
+
+def _folder(config: Config) -> Path:
+    try:
+        return Path(config.spool).expanduser()
+    except RuntimeError:
+        raise StartError("there is no home folder: set FASTRUN_EDGE_SPOOL to a folder") from None
 
 
 def _connection_limits(config: Config) -> ConnectionLimits:

@@ -41,7 +41,7 @@ class Sink(Protocol):
         """The worker refused it or failed; the last event."""
 
     def on_lost(self, *, was_sent: bool) -> None:
-        """The way to the worker broke; the last event.
+        """The way to the worker broke, or it said nothing more once aborted; the last event.
 
         Args:
             was_sent: the worker may have run it.
@@ -116,7 +116,7 @@ class Attach:
         return self._task is not None
 
     def start(self, stream_id: int, grant: Grant, request: GenerateRequest, sink: Sink) -> Call:
-        """Send a Start soon; the sink gets exactly one last event, unless it is aborted unsent."""
+        """Send a Start soon; the sink gets exactly one last event, also when it is aborted."""
         call = Call(self, stream_id, grant, sink)
         self._calls[call.stream_id] = call
         self._put(EdgeFrameItem(start=Start(stream_id=call.stream_id, request=request)))
@@ -132,10 +132,11 @@ class Attach:
             self._items = [each for each in self._items if each.start.stream_id != call.stream_id]
             del self._calls[call.stream_id]
             self._leases.release(call.grant)
+            call.sink.on_lost(was_sent=False)
             return
         self._put(EdgeFrameItem(abort=Abort(stream_id=call.stream_id)))
         loop = asyncio.get_running_loop()
-        loop.call_later(self._abort_timeout_s, self._forget, call)
+        loop.call_later(self._abort_timeout_s, self._give_up, call)
 
     def take(self) -> EdgeFrame | None:
         """Return all that waits to be written; from here on the worker may have seen it."""
@@ -232,6 +233,12 @@ class Attach:
     def _forget(self, call: Call) -> None:
         if self._calls.pop(call.stream_id, None) is not None:
             self._leases.ended(call.grant)
+
+    def _give_up(self, call: Call) -> None:
+        """Wait no longer for the end of what was aborted."""
+        if self._calls.get(call.stream_id) is call:
+            self._forget(call)
+            call.sink.on_lost(was_sent=True)
 
     def _doubt(self, call: Call) -> None:
         if self._calls.pop(call.stream_id, None) is not None:

@@ -6,7 +6,6 @@ from edge import generate_request
 from edge.authentication import Authenticator
 from edge.exchange import Exchange
 from edge.formats import ChatFormat
-from edge.generation import Job
 from edge.request_rules import decode_chat
 from edge.serving import Serving
 
@@ -33,9 +32,10 @@ class ChatCompletions:
         batch = await self._serving.batch(
             exchange, chat, generate_request.of_chat, cache_salt=caller.cache_salt
         )
+        # Promises a usage record, if a worker accepts it.
+        job = self._serving.job(caller, batch, exchange)
         # What the client gets: events as they come, or one document at the end.
         form = ChatFormat(exchange.request_id, chat)
         reply = self._serving.reply(exchange, chat, form, batch.size)
         # Acquires slots, starts on their workers, retries before the first delta, tells the end.
-        job = Job(caller, batch, exchange)
-        return await self._serving.run(exchange, job, reply)
+        return await self._serving.run(job, reply)

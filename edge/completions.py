@@ -6,7 +6,6 @@ from edge import generate_request
 from edge.authentication import Authenticator
 from edge.exchange import Exchange
 from edge.formats import CompletionFormat
-from edge.generation import Job
 from edge.request_rules import decode_completion
 from edge.serving import Serving
 
@@ -31,7 +30,7 @@ class Completions:
         batch = await self._serving.batch(
             exchange, completion, generate_request.of_completion, cache_salt=caller.cache_salt
         )
+        job = self._serving.job(caller, batch, exchange)
         form = CompletionFormat(exchange.request_id, completion)
         reply = self._serving.reply(exchange, completion, form, batch.size)
-        job = Job(caller, batch, exchange)
-        return await self._serving.run(exchange, job, reply)
+        return await self._serving.run(job, reply)

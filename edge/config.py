@@ -92,6 +92,17 @@ class Config(TlsSettings, frozen=True, kw_only=True):
     auth_retry_s: Annotated[float, msgspec.Meta(ge=0)] = 1.0
     """After a question that failed, nobody asks again for so long."""
 
+    # What requests used.
+    spool: str = "~/.local/state/fastrun/spool"
+    """Folder where usage is kept until the auth service has it; edges of one deployment share it,
+    so that each delivers what a dead one left."""
+    spool_limit_bytes: Count = 1 << 30
+    """Most of it that may wait there for each edge; beyond it requests get 503."""
+    usage_timeout_s: Seconds = 5.0
+    """Hard limit of one question or delivery about usage."""
+    usage_interval_s: Seconds = 0.5
+    """Between two deliveries; a power failure takes what was written since the last but one."""
+
     @property
     def peer_addresses(self) -> Sequence[str]:
         """See TlsSettings; that of a worker comes from the scheduler."""

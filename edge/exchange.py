@@ -10,6 +10,7 @@ from aiohttp import web
 
 from edge.errors import Refusal, refusal_of
 from edge.http_server import REQUEST_ID, SERVER, refusal_response
+from edge.usage_lines import Ending, Status
 from fastrun.service.api_key import well_formed
 from fastrun.service.errors import ServiceError
 from fastrun.service.logs import trace
@@ -64,6 +65,15 @@ class Exchange:
         if self.first_delta_s is None:
             self.first_delta_s = self.elapsed_s()
 
+    def ending(self, status: Status, finish: str) -> Ending:
+        """What its usage record will say of its end, which is now."""
+        return Ending(
+            status=status,
+            finish=finish,
+            first_token_ms=_ms(self.first_delta_s),
+            duration_ms=_ms(self.elapsed_s()),
+        )
+
     def failed(self, error: Exception) -> Refusal:
         """Note a failure for the log, and say what the client is told of it."""
         refusal = refusal_of(error)
@@ -99,3 +109,7 @@ class Exchange:
     def _ok(self, body: bytes, kind: str, status: int = 200) -> web.Response:
         headers = {"Content-Type": kind, "Server": SERVER, **self.headers}
         return web.Response(status=status, body=body, headers=headers)
+
+
+def _ms(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1000)

@@ -15,11 +15,13 @@ from edge.caller import Caller
 from edge.errors import BROKEN_OFF, TOO_LONG, Refusal
 from edge.exchange import Exchange
 from edge.generate_request import Batch
+from edge.metering import Meter, Tally
 from edge.metrics import Metrics
 from edge.retries import AttemptError, Retries
 from edge.scheduler_link import SchedulerLink
 from edge.sse import FINISH_REASONS
 from edge.turns import Grant, Turn, Wish
+from edge.usage_lines import Status
 from edge.worker_link import Workers
 from fastrun.service.errors import ServiceError, reason_name
 from fastrun.v1.error_pb2 import ErrorDetail, ErrorReason
@@ -66,6 +68,8 @@ class Job:
     batch: Batch
     exchange: Exchange
     """Told what its log line and its headers will say."""
+    meter: Meter
+    """Told what its usage record will say."""
 
 
 class Generations:
@@ -91,15 +95,23 @@ class Generations:
         """
         retries = Retries(queue_timeout_s=self._times.queue_s)
         turn = self._ask(job, tuple(range(job.batch.size)), retries)
+        status, finish = Status.FAILED, ""
         try:
             async with asyncio.timeout(self._times.whole_s):
                 if job.batch.size == 1:
-                    return [await self._run_one(job, 0, turn, output)]
-                return await self._run_all(job, turn, output)
+                    ended = [await self._run_one(job, 0, turn, output)]
+                else:
+                    ended = await self._run_all(job, turn, output)
+            status, finish = Status.COMPLETED, FINISH_REASONS[ended[0].reason]
         except TimeoutError:
             raise Refusal(502, TOO_LONG, reason="too_long") from None
+        except asyncio.CancelledError:
+            status = Status.CANCELLED
+            raise
         finally:
             self._scheduler.give_up(turn)
+            job.meter.end(job.exchange.ending(status, finish))
+        return ended
 
     async def _run_all(self, job: Job, turn: Turn, output: Output) -> list[Finished]:
         try:
@@ -167,7 +179,12 @@ class Generations:
     async def _attempt(self, job: Job, index: int, grant: Grant, output: Output) -> Finished:
         job.exchange.facts["worker_id"] = grant.worker_id
         request = job.batch.request(index, grant.lease)
-        attempt = _Attempt(index, output, self._times.early_headers_s)
+        try:
+            tally = job.meter.attempt(index, grant.worker_id)
+        except Refusal:
+            self._scheduler.release(grant)
+            raise
+        attempt = _Attempt(index, output, tally, self._times.early_headers_s)
         call = self._workers.start(grant, request, attempt)
         try:
             return await self._watch(attempt)
@@ -205,10 +222,11 @@ def _broken_off(error: ServiceError) -> Exception:
 class _Attempt:
     """One try on one worker; the sink of its events."""
 
-    def __init__(self, index: int, output: Output, early_headers_s: float) -> None:
+    def __init__(self, index: int, output: Output, tally: Tally, early_headers_s: float) -> None:
         loop = asyncio.get_running_loop()
         self._index = index
         self._output = output
+        self._tally = tally
         self._early = loop.call_later(early_headers_s, output.begin, index)
         self.ended: asyncio.Future[Finished] = loop.create_future()
         self.has_delta = False
@@ -216,9 +234,11 @@ class _Attempt:
 
     def on_accepted(self, accepted: Accepted) -> None:
         """Nothing is owed to the client yet: what was accepted may still fail."""
+        self._tally.accepted(accepted.prompt_tokens)
 
     def on_delta(self, delta: Delta) -> None:
         """Pass on, unless nobody wants it any more."""
+        self._tally.received(len(delta.token_ids))
         if not self.ended.done():
             self.has_delta = True
             self.moved_at = time.monotonic()
@@ -226,6 +246,7 @@ class _Attempt:
 
     def on_finished(self, finished: Finished) -> None:
         """End well, or be told that the worker gave up."""
+        self._tally.finished(finished)
         if finished.reason not in FINISH_REASONS:
             error = ServiceError(ErrorReason.ERROR_REASON_ENGINE_FAILED, "the worker gave up")
             self._fail(AttemptError(error))
@@ -234,10 +255,12 @@ class _Attempt:
 
     def on_failed(self, error: ErrorDetail) -> None:
         """End with the worker's reason."""
+        self._tally.failed()
         self._fail(AttemptError(ServiceError.of(error)))
 
     def on_lost(self, *, was_sent: bool) -> None:
         """End with the worker, or the way to it, gone."""
+        self._tally.lost(was_sent=was_sent)
         error = ServiceError(ErrorReason.ERROR_REASON_ENGINE_FAILED, "the worker was lost")
         self._fail(AttemptError(error, died=was_sent))
 

@@ -2,6 +2,7 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from edge.usage_lines import Status
 from fastrun.v1.generation_pb2 import Usage
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -53,6 +54,27 @@ class Metrics:
             registry=registry,
         )
 
+        self._records = Counter(
+            "fastrun_edge_usage_records",
+            "Requests that were admitted, by how they ended.",
+            ("status",),
+            registry=registry,
+        )
+        self._deliveries = Counter(
+            "fastrun_edge_usage_deliveries",
+            "Usage records that the auth service took, or refused: those are only logged.",
+            ("outcome",),
+            registry=registry,
+        )
+        self._corrupt = Counter(
+            "fastrun_edge_spool_corrupt_lines",
+            "Lines of the usage spool that were torn or spoiled.",
+            registry=registry,
+        )
+        self._spool_bytes = Gauge(
+            "fastrun_edge_spool_bytes", "What lies in the usage spool.", registry=registry
+        )
+
     def began(self) -> None:
         """A request has come."""
         self._running.inc()
@@ -74,6 +96,27 @@ class Metrics:
     def retried(self, reason: str) -> None:
         """A generation is tried again."""
         self._retries.labels(reason).inc()
+
+    def metered(self, status: Status | None) -> None:
+        """A usage record was made; None: a request left none, or is asked about."""
+        if status is not None:
+            self._records.labels(status).inc()
+
+    def delivered(self, records: int) -> None:
+        """The auth service has taken usage records."""
+        self._deliveries.labels("delivered").inc(records)
+
+    def refused(self) -> None:
+        """The auth service will never take a usage record."""
+        self._deliveries.labels("refused").inc()
+
+    def corrupt(self, lines: int) -> None:
+        """The usage spool had lines that cannot be read."""
+        self._corrupt.inc(lines)
+
+    def spooled(self, size: int) -> None:
+        """The usage spool has so many bytes."""
+        self._spool_bytes.set(size)
 
     def used(self, usage: Usage) -> None:
         """A generation has ended well."""

@@ -2,11 +2,13 @@
 
 import asyncio
 import random
+import time
 from collections.abc import Callable
 from typing import ParamSpec, Protocol, TypeVar
 
 from aiohttp import web
 
+from edge.caller import Caller
 from edge.catalogue import Catalogue
 from edge.config import Config
 from edge.errors import invalid, unknown_model
@@ -14,11 +16,13 @@ from edge.exchange import Exchange
 from edge.formats import Format
 from edge.generate_request import Batch
 from edge.generation import Generations, Job
+from edge.metering import Metering
 from edge.metrics import Metrics
 from edge.openai_schema import GenerationRequest
 from edge.reply import CollectedReply, Reply, StreamedReply
 from edge.request_body import read_body
 from edge.stream_writer import ClientStream, PushStream, ResponseStream
+from edge.usage_lines import Open
 from fastrun.v1.worker_pb2 import ModelCard
 
 # Work on a larger body holds up the streams of others: it goes to a thread.
@@ -60,12 +64,14 @@ class Serving:
         *,
         catalogue: Catalogue,
         generations: Generations,
+        metering: Metering,
         metrics: Metrics,
         seeds: random.Random,
     ) -> None:
         self._config = config
         self._catalogue = catalogue
         self._generations = generations
+        self._metering = metering
         self._metrics = metrics
         self._seeds = seeds
 
@@ -107,6 +113,22 @@ class Serving:
             seed=self._seeds.getrandbits(31),
         )
 
+    def job(self, caller: Caller, batch: Batch, exchange: Exchange) -> Job:
+        """Make what is to be run, metered.
+
+        Raises:
+            Refusal: what is used cannot be recorded.
+        """
+        request = Open(
+            request_id=exchange.request_id,
+            account_id=caller.account_id,
+            key_id=caller.key_id,
+            model=batch.common.model,
+            started_at=time.time() - exchange.elapsed_s(),
+            choices=batch.choices,
+        )
+        return Job(caller, batch, exchange, self._metering.meter(request))
+
     def reply(self, exchange: Exchange, asked: GenerationRequest, form: Format, size: int) -> Reply:
         """Make what answers the client: a stream or one document, with so many choices."""
         if not asked.stream:
@@ -119,7 +141,7 @@ class Serving:
         limit = self._config.gathered_limit_bytes
         return StreamedReply(exchange, make_stream, form, size, gathered_limit_bytes=limit)
 
-    async def run(self, exchange: Exchange, job: Job, reply: Reply) -> web.StreamResponse:
+    async def run(self, job: Job, reply: Reply) -> web.StreamResponse:
         """Run the generations and tell the client how it went.
 
         A client that leaves cancels this call, and with it whatever it waits for or runs.
@@ -128,14 +150,14 @@ class Serving:
             ended = await self._generations.run(job, reply)
             usage = job.batch.usage([each.usage for each in ended])
             self._metrics.used(usage)
-            exchange.facts.update(
+            job.exchange.facts.update(
                 prompt_tokens=usage.prompt_tokens,
                 cached_tokens=usage.cached_tokens,
                 completion_tokens=usage.completion_tokens,
             )
             return await reply.finish(usage)
         except Exception as error:  # noqa: BLE001 - told as a status or, in mid-stream, an event
-            return await reply.fail(exchange.failed(error))
+            return await reply.fail(job.exchange.failed(error))
         finally:
             reply.release()
 

@@ -21,6 +21,7 @@ OWN = {
     ("edge", "reuse_port"): "use --edges for several edges on one port",
     ("edge", "auth_address"): _STACK,
     ("edge", "scheduler_addresses"): _STACK,
+    ("edge", "spool"): "usage belongs to the database beside it",
     ("auth", "listen"): "it takes a free port",
     ("auth", "admin_listen"): "it takes a free port",
     ("scheduler", "listen"): "it takes a free port",

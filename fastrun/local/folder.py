@@ -66,6 +66,11 @@ class DataFolder:
         return self.path / "logs"
 
     @property
+    def spool(self) -> Path:
+        """Where edges keep what requests used until it is in the database."""
+        return self.path / "spool"
+
+    @property
     def certs(self) -> Path:
         """The certificates of the stack, and its CA: see fastrun.local.certificates."""
         return self.path / "certs"

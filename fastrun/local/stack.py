@@ -227,6 +227,7 @@ class Stack:
                 settings={
                     "auth_address": auth_address,
                     "scheduler_addresses": [self._scheduler.address],
+                    "spool": self._folder.spool,
                     "reuse_port": count > 1 or None,
                 },
                 main_port="http",

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import random
+import tempfile
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import SimpleNamespace
 
@@ -296,12 +297,13 @@ async def running(workers=1, schedulers=1, **settings):
                     )
                 )
             )
+        spool = stack.enter_context(tempfile.TemporaryDirectory())
         config = Config(
             listen="127.0.0.1:0",
             admin_listen="127.0.0.1:0",
             auth_address=auth_address,
             scheduler_addresses=addresses,
-            **settings,
+            **{"spool": spool, "usage_interval_s": 0.02, **settings},
         )
         edge = Edge(config)
         ports = await edge.start()
