@@ -2,16 +2,21 @@
 
 import asyncio
 import hashlib
+from datetime import UTC, datetime
 from random import SystemRandom
 
 import grpc
+import msgspec
 import pytest
 
 from auth_service.__main__ import AuthService
 from auth_service.config import Config
+from fastrun.local.certificates import provide
 from fastrun.service import api_key, rpc
 from fastrun.service.errors import ServiceError
+from fastrun.service.identity import Identity, Role
 from fastrun.service.lifecycle import StartError
+from fastrun.service.tls import Tls
 from fastrun.v1 import admin_pb2, admin_pb2_grpc, auth_pb2, auth_pb2_grpc
 from fastrun.v1.error_pb2 import ErrorReason
 
@@ -256,5 +261,22 @@ async def test_drain_ends_watches(database):
 
     assert (await reason_of(rest()))[0] == grpc.StatusCode.UNAVAILABLE
     await draining
+    await channel.close()
+    await service.stop()
+
+
+async def test_actor(database, tmp_path):
+    """The audit names the operator whose certificate made the change."""
+    alice = Identity(Role.OPERATOR, "alice")
+    ours, hers = provide(tmp_path, [Identity(Role.AUTH, "a"), alice], datetime.now(UTC))
+    files = {f"tls_{name}": str(ours.folder / f"{name}.pem") for name in ("cert", "key", "ca")}
+    service = AuthService(msgspec.structs.replace(settings(database), **files))
+    ports = await service.start()
+    tls = Tls.of_folder(hers.folder)
+    channel = rpc.channel(f"127.0.0.1:{ports['grpc']}", Role.AUTH, tls)
+    admin = admin_pb2_grpc.AdminServiceStub(channel)
+    await admin.CreateAccount(admin_pb2.CreateAccountRequest(name="ada"))
+    (record,) = (await admin.ListAudit(admin_pb2.ListAuditRequest())).records
+    assert (record.actor, record.action) == ("operator/alice", "account_created")
     await channel.close()
     await service.stop()
