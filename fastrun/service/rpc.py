@@ -35,7 +35,8 @@ CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.enable_http_proxy", 0),
     # One TCP connection for each channel: an edge's links do not share fate.
     ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # Also how long one try to connect may take, TLS included, on a machine that is busy.
+    ("grpc.min_reconnect_backoff_ms", 1_500),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
 ]
