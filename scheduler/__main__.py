@@ -6,7 +6,7 @@ import random
 import secrets
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from fastrun.service import config, leases, lifecycle, logs
 from fastrun.service.config import host_and_port
@@ -28,7 +28,7 @@ STOP_GRACE_S = 1.0
 class Scheduler:
     """The wiring: one set of sessions, one servicer, one admin port."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._config = config
         self._metrics = Metrics()
         self._server = RpcServer(Tls.of(config))
@@ -44,8 +44,8 @@ class Scheduler:
             random=random.random,
             wall_clock=time.time,
         )
-        sessions = Sessions(config, now=time.monotonic(), chance=chance, recorder=self._metrics)
-        self._servicer = SchedulerServicer(config, sessions, self._metrics, time.monotonic)
+        sessions = Sessions(config, now=clock(), chance=chance, recorder=self._metrics)
+        self._servicer = SchedulerServicer(config, sessions, self._metrics, clock)
 
     async def start(self) -> Mapping[str, int]:
         """Serve."""
