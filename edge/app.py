@@ -10,7 +10,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from edge.auth_cache import AuthCache
+from edge.auth_cache import AuthCache, Sizes
 from edge.auth_cache import Times as KeyTimes
 from edge.authentication import Authenticator, AuthLink
 from edge.chat import ChatCompletions
@@ -22,12 +22,14 @@ from edge.front_page import front_page
 from edge.generation import Generations
 from edge.generation import Times as GenerationTimes
 from edge.http_server import ConnectionLimits, HttpServer
+from edge.key_watch import CONFIRMED_S, KeyWatch
 from edge.metering import Metering
 from edge.metrics import Metrics
 from edge.middleware import Middleware
 from edge.models import Models
 from edge.reference import Reference
 from edge.routes import Endpoint, Route, Routes
+from edge.running import Running
 from edge.scheduler_link import SchedulerLink
 from edge.serving import Serving
 from edge.usage_delivery import UsageDelivery
@@ -51,7 +53,9 @@ class Edge:
         self._metrics = Metrics()
         tls = Tls.of(config)
         edge_id = secrets.token_hex(8)
-        self._auth = AuthLink(config.auth_address, timeout_s=config.verify_timeout_s, tls=tls)
+        self._auth = AuthLink(config.auth_address, tls)
+        self._keys = _keys(config, self._auth, self._metrics)
+        self._key_watch = KeyWatch(config.auth_address, tls, self._keys)
         self._scheduler = SchedulerLink(
             config.scheduler_addresses,
             edge_id=edge_id,
@@ -84,7 +88,7 @@ class Edge:
         self._admin = AdminServer(
             self._metrics.registry, alive=lambda: None, ready=self._why_not_ready
         )
-        self._reaching: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> Mapping[str, int]:
         """Listen, and connect to everything else in the background.
@@ -96,8 +100,8 @@ class Edge:
             OSError: a port is in use.
         """
         self._scheduler.start()
-        self._reaching = asyncio.create_task(
-            self._auth.reach(), name="reach-auth", context=Context()
+        self._watching = asyncio.create_task(
+            self._key_watch.keep(), name="key-watch", context=Context()
         )
         self._delivery.start()
         await self._runner.setup()
@@ -119,32 +123,20 @@ class Edge:
 
     async def stop(self) -> None:
         """Close everything; requests that still run are cut off."""
-        if self._reaching is not None:
-            self._reaching.cancel()
         await self._runner.cleanup()
         await self._workers.close()
         await self._delivery.stop()
         await self._usage.close()
         await self._scheduler.stop()
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
         await self._auth.close()
         self._admin.close()
 
     def _routes(self) -> Routes:
         config = self._config
-        authenticator = Authenticator(
-            AuthCache(
-                self._auth.verify,
-                KeyTimes(
-                    fresh_s=config.key_fresh_s,
-                    grace_s=config.key_grace_s,
-                    unknown_s=config.unknown_key_s,
-                    retry_s=config.auth_retry_s,
-                ),
-                clock=time.monotonic,
-                size=config.key_cache_size,
-                unknown_size=config.unknown_key_cache_size,
-            )
-        )
+        authenticator = Authenticator(self._keys)
         serving = Serving(
             config,
             catalogue=self._scheduler.catalogue,
@@ -153,6 +145,7 @@ class Edge:
             ),
             metering=self._metering,
             metrics=self._metrics,
+            running=Running(self._keys, abort=config.revoked_streams == "abort"),
             seeds=random.SystemRandom(),
         )
         reference = Reference()
@@ -192,13 +185,32 @@ class Edge:
         if not self._scheduler.connected:
             addresses = ", ".join(self._config.scheduler_addresses)
             return f"no scheduler is connected, tried {addresses}"
-        if not self._auth.was_reached:
-            return f"the auth service at {self._config.auth_address} was never reached"
+        if self._keys.is_useless:
+            return f"the auth service at {self._config.auth_address} cannot say which keys are good"
         return self._spool.problem
 
 
 def _page(endpoint: Endpoint) -> dict[str, Endpoint]:
     return {"GET": endpoint, "HEAD": endpoint}
+
+
+def _keys(config: Config, auth: AuthLink, metrics: Metrics) -> AuthCache:
+    cache = AuthCache(
+        auth.verify,
+        KeyTimes(
+            fresh_s=config.key_fresh_s,
+            grace_s=config.key_grace_s,
+            unknown_s=config.unknown_key_s,
+            retry_s=config.auth_retry_s,
+            question_s=config.verify_timeout_s,
+            confirmed_s=CONFIRMED_S,
+        ),
+        Sizes(known=config.key_cache_size, unknown=config.unknown_key_cache_size),
+        clock=time.monotonic,
+        count=metrics.looked_up,
+    )
+    metrics.watches(lambda: cache.is_current)
+    return cache
 
 
 def _folder(config: Config) -> Path:

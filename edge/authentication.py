@@ -28,14 +28,11 @@ _BEARER = re.compile(r"bearer +(\S+)", re.IGNORECASE)
 class AuthLink:
     """Asks the auth service."""
 
-    def __init__(self, address: str, *, timeout_s: float, tls: Tls | None) -> None:
+    def __init__(self, address: str, tls: Tls | None) -> None:
         self._channel = rpc.FreshChannel(address, Role.AUTH, tls)
-        self._timeout_s = timeout_s
-        self.was_reached = False
-        """Whether the service has been there since this process started."""
 
-    async def verify(self, digest: bytes) -> VerifyKeyResponse:
-        """Ask who a key is.
+    async def verify(self, digest: bytes, timeout_s: float) -> VerifyKeyResponse:
+        """Ask who a key is; a frozen service is not waited for longer than ``timeout_s``.
 
         Raises:
             ServiceError: NOT_FOUND when there is no such key.
@@ -44,18 +41,9 @@ class AuthLink:
             self._channel.get()
         )
         try:
-            answer = await stub.VerifyKey(
-                VerifyKeyRequest(key_sha256=digest), timeout=self._timeout_s
-            )
+            return await stub.VerifyKey(VerifyKeyRequest(key_sha256=digest), timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
             raise ServiceError.of_rpc(error) from None
-        self.was_reached = True
-        return answer
-
-    async def reach(self) -> None:
-        """Return when the service has been there once."""
-        await self._channel.get().channel_ready()
-        self.was_reached = True
 
     async def close(self) -> None:
         """End what is open to it."""
@@ -87,4 +75,4 @@ class Authenticator:
             raise Refusal(503, KEYS_UNCHECKED, reason="keys_unchecked") from None
         if entry is None or not entry.may_call(self._wall_clock()):
             raise Refusal(401, INVALID_KEY)
-        return Caller.of(entry.known)
+        return entry.caller

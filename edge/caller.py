@@ -17,6 +17,12 @@ class Caller:
     account_month_tokens: int
     """Recorded since the month began, as are those of the key."""
     key_month_tokens: int
+    models: frozenset[str] = frozenset()
+    """All that there are for this key; empty: every model."""
+
+    def may_use(self, model: str) -> bool:
+        """Whether a model exists for this key."""
+        return not self.models or model in self.models
 
     @classmethod
     def of(cls, known: VerifyKeyResponse) -> "Caller":
@@ -29,4 +35,5 @@ class Caller:
             key_limits=known.key_limits,
             account_month_tokens=known.account_month_tokens,
             key_month_tokens=known.key_month_tokens,
+            models=frozenset(known.models),
         )

@@ -27,7 +27,7 @@ class ChatCompletions:
         caller = await self._authenticator.caller(exchange.request.headers)
         exchange.facts.update(account_id=caller.account_id, key_id=caller.key_id)
         # Reads the body; refuses all that can be refused without a worker.
-        chat = await self._serving.read(exchange, decode_chat)
+        chat = await self._serving.read(exchange, caller, decode_chat)
         # What workers are asked: n generations of the same conversation.
         batch = await self._serving.batch(
             exchange, chat, generate_request.of_chat, cache_salt=caller.cache_salt

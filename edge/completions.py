@@ -25,7 +25,7 @@ class Completions:
         """
         caller = await self._authenticator.caller(exchange.request.headers)
         exchange.facts.update(account_id=caller.account_id, key_id=caller.key_id)
-        completion = await self._serving.read(exchange, decode_completion)
+        completion = await self._serving.read(exchange, caller, decode_completion)
         # n generations of each prompt.
         batch = await self._serving.batch(
             exchange, completion, generate_request.of_completion, cache_salt=caller.cache_salt

@@ -78,11 +78,12 @@ class Config(TlsSettings, frozen=True, kw_only=True):
 
     # Keys.
     verify_timeout_s: Seconds = 0.4
-    """Hard limit of one question to the auth service."""
+    """Hard limit of a question to the auth service; whoever waits for it then gets 503."""
     key_fresh_s: Annotated[float, msgspec.Meta(ge=0)] = 15.0
-    """A verified key is used so long without asking again."""
+    """An answer about a key is used so long; then it is asked again, in the background while the
+    auth service tells what changes, else before its use."""
     key_grace_s: Annotated[float, msgspec.Meta(ge=0)] = 900.0
-    """A verified key is served so long while nobody can be asked; 0 is strict."""
+    """An answer about a key is used so long while nobody can be asked; 0 is strict."""
     unknown_key_s: Annotated[float, msgspec.Meta(ge=0)] = 5.0
     """An unknown key is refused so long without asking again."""
     key_cache_size: Count = 100_000
@@ -91,6 +92,9 @@ class Config(TlsSettings, frozen=True, kw_only=True):
     """Most unknown keys remembered."""
     auth_retry_s: Annotated[float, msgspec.Meta(ge=0)] = 1.0
     """After a question that failed, nobody asks again for so long."""
+    revoked_streams: Literal["finish", "abort"] = "finish"
+    """What becomes of answers that have begun when their key is revoked or their account is
+    suspended; what waits in the queue is refused."""
 
     # What requests used.
     spool: str = "~/.local/state/fastrun/spool"

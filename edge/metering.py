@@ -122,6 +122,11 @@ class Meter:
         self._tallies: list[Tally] = []
         self._ending: Ending | None = None
 
+    @property
+    def has_started(self) -> bool:
+        """Whether a worker was asked to begin."""
+        return bool(self._tallies)
+
     def attempt(self, index: int, worker_id: str) -> Tally:
         """Begin to count one try; its Start must not be sent before.
 

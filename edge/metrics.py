@@ -1,5 +1,7 @@
 """What the edge counts. Labels are few and small: never an account, a key or a path of a client."""
 
+from collections.abc import Callable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from edge.usage_lines import Status
@@ -74,6 +76,27 @@ class Metrics:
         self._spool_bytes = Gauge(
             "fastrun_edge_spool_bytes", "What lies in the usage spool.", registry=registry
         )
+
+        self._keys = Counter(
+            "fastrun_edge_key_lookups",
+            "API keys looked up, by what the answer was: fresh, refreshing (used while it is asked"
+            " again), asked, grace (used because nobody could be asked), unknown, unavailable.",
+            ("answer",),
+            registry=registry,
+        )
+        self._watched = Gauge(
+            "fastrun_edge_key_watch_current",
+            "Whether the auth service tells what changes about keys (1) or not (0).",
+            registry=registry,
+        )
+
+    def looked_up(self, answer: str) -> None:
+        """A key was looked up."""
+        self._keys.labels(answer).inc()
+
+    def watches(self, is_current: Callable[[], bool]) -> None:
+        """Show whether the watch of keys is current, asked whenever somebody looks."""
+        self._watched.set_function(is_current)
 
     def began(self) -> None:
         """A request has come."""

@@ -1,4 +1,4 @@
-"""GET /v1/models and /v1/models/{id}: the models that can serve a request right now."""
+"""GET /v1/models and /v1/models/{id}: the models that can serve a request of this key now."""
 
 from aiohttp import web
 
@@ -45,10 +45,11 @@ class Models:
         raise unknown_model(model)
 
     async def _serving(self, exchange: Exchange) -> list[ModelCard]:
-        await self._authenticator.caller(exchange.request.headers)
+        caller = await self._authenticator.caller(exchange.request.headers)
         if not self._scheduler.connected:
             raise Refusal(503, NO_SCHEDULER, reason="no_scheduler")
-        return self._scheduler.catalogue.serving()
+        cards = self._scheduler.catalogue.serving()
+        return [card for card in cards if caller.may_use(card.model)]
 
 
 def _model(card: ModelCard) -> Model:

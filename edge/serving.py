@@ -21,6 +21,7 @@ from edge.metrics import Metrics
 from edge.openai_schema import GenerationRequest
 from edge.reply import CollectedReply, Reply, StreamedReply
 from edge.request_body import read_body
+from edge.running import Running
 from edge.stream_writer import ClientStream, PushStream, ResponseStream
 from edge.usage_lines import Open
 from fastrun.v1.worker_pb2 import ModelCard
@@ -66,6 +67,7 @@ class Serving:
         generations: Generations,
         metering: Metering,
         metrics: Metrics,
+        running: Running,
         seeds: random.Random,
     ) -> None:
         self._config = config
@@ -73,9 +75,10 @@ class Serving:
         self._generations = generations
         self._metering = metering
         self._metrics = metrics
+        self._running = running
         self._seeds = seeds
 
-    async def read(self, exchange: Exchange, decode: Decoder[RequestT]) -> RequestT:
+    async def read(self, exchange: Exchange, caller: Caller, decode: Decoder[RequestT]) -> RequestT:
         """Read the body and refuse all that can be refused without a worker.
 
         Raises:
@@ -92,7 +95,7 @@ class Serving:
         exchange.facts["stream"] = bool(asked.stream)
         if self._catalogue.card(asked.model):  # any other name is whatever a client wrote
             exchange.facts["model"] = asked.model
-        if self._catalogue.surely_lacks(asked.model):
+        if self._catalogue.surely_lacks(asked.model) or not caller.may_use(asked.model):
             raise unknown_model(asked.model)
         card = self._catalogue.card(asked.model)
         # A body is never shorter than the texts in it, so most need no closer look.
@@ -147,7 +150,8 @@ class Serving:
         A client that leaves cancels this call, and with it whatever it waits for or runs.
         """
         try:
-            ended = await self._generations.run(job, reply)
+            async with self._running.hold(job.caller, job.meter):
+                ended = await self._generations.run(job, reply)
             usage = job.batch.usage([each.usage for each in ended])
             self._metrics.used(usage)
             job.exchange.facts.update(

@@ -1,6 +1,7 @@
 """A real edge between real sockets: scripted scheduler, worker and auth service over gRPC."""
 
 import asyncio
+import contextlib
 import itertools
 import random
 import tempfile
@@ -35,9 +36,15 @@ PROMPT_TOKENS, CACHED_TOKENS = 11, 4
 
 
 class ScriptedAuth(auth_pb2_grpc.AuthServiceServicer):
-    """Knows the keys it was told of."""
+    """Knows the keys it was told of, and tells watchers what is changed by change()."""
 
     def __init__(self):
+        self.events = []
+        self.watches = 0
+        self.watchable = asyncio.Event()
+        self.watchable.set()
+        self.happened = asyncio.Condition()
+        self.on_read = None
         self.known = {}
         self.asked = 0
         self.is_down = False
@@ -56,6 +63,53 @@ class ScriptedAuth(auth_pb2_grpc.AuthServiceServicer):
         self.known[api_key.key_sha256(key)] = VerifyKeyResponse(**{**known, **fields})
         return key
 
+    async def change(self, key, **fields):
+        """Change what is known of a key, with an event about it."""
+        known = self.known[api_key.key_sha256(key)]
+        known.MergeFrom(VerifyKeyResponse(**fields))
+        event = auth_pb2.KeyEvent(
+            sequence=len(self.events) + 1,
+            account_id=known.account_id,
+            key_id=known.key_id,
+            account_state=known.account_state,
+            key_state=known.key_state,
+        )
+        async with self.happened:
+            self.events.append(event)
+            self.happened.notify_all()
+
+    async def go_down(self):
+        """Lose Postgres."""
+        self.is_down = True
+        await self.cut_watch()
+
+    async def cut_watch(self):
+        """End all watches, and refuse new ones."""
+        async with self.happened:
+            self.watchable.clear()
+            self.happened.notify_all()
+
+    async def WatchKeys(self, request, context):
+        if not self.watchable.is_set():
+            raise ServiceError(ErrorReason.ERROR_REASON_UNAVAILABLE, "no Postgres")
+        self.watches += 1
+        told = request.after_sequence
+        if not told:
+            told = len(self.events)
+            yield auth_pb2.WatchKeysResponse(reset=auth_pb2.Reset(sequence=told))
+        while self.watchable.is_set():
+            news = self.events[told:]
+            told += len(news)
+            if news:
+                yield auth_pb2.WatchKeysResponse(events=auth_pb2.KeyEvents(events=news))
+            yield auth_pb2.WatchKeysResponse(confirmed=auth_pb2.Confirmed(sequence=told))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.5), self.happened:
+                    await self.happened.wait_for(
+                        lambda: len(self.events) > told or not self.watchable.is_set()  # noqa: B023 - this round's
+                    )
+        raise ServiceError(ErrorReason.ERROR_REASON_UNAVAILABLE, "no Postgres")
+
     async def VerifyKey(self, request, context):
         self.asked += 1
         if self.frozen is not None:
@@ -65,7 +119,12 @@ class ScriptedAuth(auth_pb2_grpc.AuthServiceServicer):
         known = self.known.get(request.key_sha256)
         if known is None:
             raise ServiceError(ErrorReason.ERROR_REASON_NOT_FOUND, "no such key")
-        return known
+        answer = VerifyKeyResponse()
+        answer.CopyFrom(known)
+        answer.sequence = len(self.events)
+        if self.on_read is not None:
+            await self.on_read()
+        return answer
 
 
 class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):

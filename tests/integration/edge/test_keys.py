@@ -108,11 +108,12 @@ async def test_many_at_once_ask_once(start):
         assert stack.auth.asked == 1
 
 
-async def test_auth_down(start):
+async def test_auth_down(start, until):
     """A remembered key goes on working, an unknown one is a 503 with Retry-After, never a 401."""
     async with start(key_fresh_s=0, auth_retry_s=0) as stack:
         assert (await status(stack, f"Bearer {stack.key}"))[0] == 200
-        stack.auth.is_down = True
+        await stack.auth.go_down()
+        await until(lambda: not stack.edge._keys.is_watched)
         assert (await status(stack, f"Bearer {stack.key}"))[0] == 200
         code, response = await status(stack, f"Bearer {stack.auth.issue()}")
         assert code == 503
@@ -122,10 +123,12 @@ async def test_auth_down(start):
         assert (await status(stack, f"Bearer {stack.auth.issue()}"))[0] == 200
 
 
-async def test_auth_frozen(start):
+async def test_auth_frozen(start, until):
     """A question that is not answered in time is an outage too, and only the first waits for it."""
     async with start(key_fresh_s=0, verify_timeout_s=0.2, auth_retry_s=60) as stack:
         assert (await status(stack, f"Bearer {stack.key}"))[0] == 200
+        await stack.auth.cut_watch()
+        await until(lambda: not stack.edge._keys.is_watched)
         stack.auth.frozen = asyncio.Event()
         assert (await status(stack, f"Bearer {stack.auth.issue()}"))[0] == 503
         asked = stack.auth.asked
@@ -135,9 +138,10 @@ async def test_auth_frozen(start):
         stack.auth.frozen.set()
 
 
-async def test_no_grace(start):
+async def test_no_grace(start, until):
     """With a grace of 0 nobody is let in unasked."""
     async with start(key_fresh_s=0, key_grace_s=0) as stack:
         assert (await status(stack, f"Bearer {stack.key}"))[0] == 200
-        stack.auth.is_down = True
+        await stack.auth.go_down()
+        await until(lambda: not stack.edge._keys.is_watched)
         assert (await status(stack, f"Bearer {stack.key}"))[0] == 503
