@@ -369,7 +369,13 @@ gone as (
     delete from usage_days
     where
         day = $1
-        and (account_id, key_id, model) not in (select account_id, key_id, model from fresh)
+        and not exists (
+            select from fresh
+            where
+                fresh.account_id = usage_days.account_id
+                and fresh.key_id = usage_days.key_id
+                and fresh.model = usage_days.model
+        )
     returning 1
 ),
 changed as (
@@ -399,6 +405,8 @@ changed as (
         lost_requests,
         cost_picos
     from fresh
+    -- As the index has them, so that each of its pages is read once.
+    order by account_id, key_id, model
     on conflict (account_id, key_id, day, model) do update
     set
         requests = excluded.requests,

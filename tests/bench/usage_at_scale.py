@@ -51,7 +51,7 @@ class Scale:
         database = await Database.open(self._dsn)
         try:
             lookup, usage = KeyLookup(database, PEPPERS, deadline_s=5), UsageStore(database)
-            await self._measure(lookup, usage, last)
+            await self._measure(database, lookup, usage, last)
         finally:
             await database.close()
 
@@ -87,8 +87,11 @@ class Scale:
         await connection.close()
         return today
 
-    async def _measure(self, lookup: KeyLookup, usage: UsageStore, last: date) -> None:
+    async def _measure(
+        self, database: Database, lookup: KeyLookup, usage: UsageStore, last: date
+    ) -> None:
         year, month, day = (Days(last - timedelta(n - 1), last) for n in (366, 30, 1))
+        await self._each("nothing, to compare", 5000, lambda: self._nothing(database))
         await self._each("verify, any key", 5000, lambda: self._verify(lookup, 1))
         await self._each("verify, busy keys", 5000, lambda: self._verify(lookup, 3))
         for days, name in ((month, "30 days"), (year, "366 days")):
@@ -123,9 +126,14 @@ class Scale:
             "verify while 1,000 are recorded all the time", 3000, lambda: self._verify(lookup, 3)
         )
         recording.cancel()
-        start = time.monotonic()
-        changed = await usage.recompute(day)
-        print(f"recompute today: {time.monotonic() - start:.2f} s, {changed} sums changed")
+        await asyncio.gather(recording, return_exceptions=True)
+        for days, name in (
+            (day, "today"),
+            (Days(last - timedelta(1), last - timedelta(1)), "a day"),
+        ):
+            start = time.monotonic()
+            changed = await usage.recompute(days)
+            print(f"recompute {name}: {time.monotonic() - start:.2f} s, {changed} sums changed")
 
     async def _each(self, name: str, count: int, ask: Callable[[], Awaitable[object]]) -> None:
         """Ask one after the other, and print how long it took."""
@@ -143,6 +151,9 @@ class Scale:
     def _pick(self, most: int, skew: int) -> int:
         """Any of so many; with a skew rather one of the first, as generated usage has it."""
         return int(most * self._random.random() ** skew)
+
+    async def _nothing(self, database: Database) -> None:
+        await database.within(lambda connection: connection.fetch("select 1"))
 
     async def _verify(self, lookup: KeyLookup, skew: int) -> None:
         assert await lookup.verify(key_sha256(self._pick(self._keys, skew)))

@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 from auth_stores import PEPPERS, new_key, open_stores
 from generated_usage import FIRST_DAY, account_id, add_keys, add_records
+from msgspec import structs
 
 from auth_service import queries, usage
 from auth_service.errors import InvalidFieldError, StoreUnavailableError
@@ -140,7 +141,7 @@ async def test_a_record_counts_once(stores):
     assert await stores.usage.record([again]) == 0
     assert await stores.usage.record([again, replace(RECORD, request_id="r2")]) == 1
     assert await stores.usage.of_all(DAYS) == [
-        replace(
+        structs.replace(
             SUM,
             requests=2,
             prompt_tokens=20,
