@@ -5,28 +5,43 @@ import time
 from secrets import SystemRandom
 from typing import Annotated, Any
 
+import grpc.aio
 import typer
 
+from fastrun.cli import limits
 from fastrun.cli.connection import TIMEOUT_S, Auth, ContextName, ask, auth_service
 from fastrun.cli.data import Data
 from fastrun.cli.errors import CommandError
 from fastrun.cli.group import group
 from fastrun.cli.output import Json, moment, print_columns, print_json
+from fastrun.cli.times import DAY_S, duration_s, moment_of
 from fastrun.service import api_key
 from fastrun.v1 import admin_pb2, admin_pb2_grpc
-from fastrun.v1.auth_pb2 import KeyState
+from fastrun.v1.auth_pb2 import KeyState, Limits
 
-app = group("key", help="Issue, revoke and list API keys.")
+app = group("key", help="Issue, rotate, revoke, limit and list API keys.")
 
-_DAY_S = 86_400.0
+KeyId = Annotated[
+    str, typer.Argument(metavar="KEY_ID", help="The key's id, as `fastrun key list` shows it.")
+]
+
+_LONGEST_OVERLAP_S = 90 * DAY_S  # as the auth service has it
 
 
-@app.command()
+@app.command(epilog="Example: fastrun key issue alice --name laptop --expires 90d")
 def issue(
     account: Annotated[str, typer.Argument(help="The account's name or id.")],
     name: Annotated[str, typer.Option(help="What the key is for.")] = "",
-    days: Annotated[
-        float | None, typer.Option(min=1, help="The key ends after so many days.")
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="A model that it may use; may be repeated.  [all models]"),
+    ] = None,
+    expires: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHEN",
+            help="When it ends: 90d, 12h, a day (its beginning in UTC) or a time.  [never]",
+        ),
     ] = None,
     auth: Auth = None,
     data: Data = None,
@@ -40,7 +55,8 @@ def issue(
         name=name,
         key_sha256=api_key.key_sha256(key),
         prefix=api_key.display_prefix(key),
-        expires_at=None if days is None else time.time() + days * _DAY_S,
+        expires_at=None if expires is None else moment_of(expires, time.time(), "--expires"),
+        models=model or (),
     )
     answer = ask(
         auth_service(auth, data, context),
@@ -48,25 +64,58 @@ def issue(
             request, timeout=TIMEOUT_S
         ),
     )
-    if as_json:
-        print_json({**_fields(answer.key), "key": key})
-    else:
-        print(key)
-        # Beside the key, which scripts read: its id is what `key revoke` takes.
-        print(f"id {answer.key.key_id}; the key is not shown again", file=sys.stderr)
+    _show_once(key, answer.key, as_json=as_json)
 
 
-@app.command()
-def revoke(
-    key: Annotated[str, typer.Argument(help="The key's id, as `fastrun key list` shows it.")],
+@app.command(epilog="Example: fastrun key rotate key_8MiaUQ2dAQ9LMMsW --overlap 1h")
+def rotate(
+    key: KeyId,
+    overlap: Annotated[
+        str,
+        typer.Option(
+            metavar="DURATION",
+            help="How long the old one still works, such as 1h; 0: it ends at once.",
+        ),
+    ] = "1d",
     auth: Auth = None,
     data: Data = None,
     context: ContextName = None,
     as_json: Json = False,
 ) -> None:
-    """End a key for good."""
-    if api_key.well_formed(key):
-        raise CommandError("give the key's id, key_..., as `fastrun key list` shows it")
+    """Make a key in place of another, with its name, models, limits and end, and show it once."""
+    _check_id(key)
+    overlap_s = duration_s(overlap, "--overlap")
+    if overlap_s > _LONGEST_OVERLAP_S:
+        raise typer.BadParameter("give at most 90d", param_hint="--overlap")
+    new = api_key.generate(SystemRandom())
+    request = admin_pb2.RotateKeyRequest(
+        key_id=key,
+        key_sha256=api_key.key_sha256(new),
+        prefix=api_key.display_prefix(new),
+        overlap_s=round(overlap_s),
+    )
+    answer = ask(
+        auth_service(auth, data, context),
+        lambda channel: admin_pb2_grpc.AdminServiceStub(channel).RotateKey(
+            request, timeout=TIMEOUT_S
+        ),
+    )
+    _show_once(new, answer.key, as_json=as_json)
+    if not as_json:
+        until = f"works for {overlap} more" if request.overlap_s else "has ended"
+        print(f"{key} {until}", file=sys.stderr)
+
+
+@app.command(epilog="Example: fastrun key revoke key_8MiaUQ2dAQ9LMMsW")
+def revoke(
+    key: KeyId,
+    auth: Auth = None,
+    data: Data = None,
+    context: ContextName = None,
+    as_json: Json = False,
+) -> None:
+    """End a key for good, everywhere in under a second."""
+    _check_id(key)
     answer = ask(
         auth_service(auth, data, context),
         lambda channel: admin_pb2_grpc.AdminServiceStub(channel).RevokeKey(
@@ -79,7 +128,50 @@ def revoke(
         print(f"key {answer.key.key_id} is revoked")
 
 
-@app.command("list")
+@app.command(
+    "limits", epilog="Example: fastrun key limits key_8MiaUQ2dAQ9LMMsW --tokens-per-month 1000000"
+)
+def limits_(
+    key: KeyId,
+    requests_per_minute: limits.RequestsPerMinute = None,
+    tokens_per_minute: limits.TokensPerMinute = None,
+    concurrent_requests: limits.ConcurrentRequests = None,
+    tokens_per_month: limits.TokensPerMonth = None,
+    account: Annotated[
+        str, typer.Option(help="Its account, where there are more keys than can be listed.")
+    ] = "",
+    auth: Auth = None,
+    data: Data = None,
+    context: ContextName = None,
+    as_json: Json = False,
+) -> None:
+    """Show what a key may use at most, or change the limits that are given.
+
+    The account's own limits hold besides.
+    """
+    _check_id(key)
+    changes = limits.given(
+        requests_per_minute=requests_per_minute,
+        tokens_per_minute=tokens_per_minute,
+        concurrent_requests=concurrent_requests,
+        tokens_per_month=tokens_per_month,
+    )
+
+    async def talk(channel: grpc.aio.Channel) -> Limits:
+        stub = admin_pb2_grpc.AdminServiceStub(channel)
+        listed = await stub.ListKeys(admin_pb2.ListKeysRequest(account=account), timeout=TIMEOUT_S)
+        before = next((each.limits for each in listed.keys if each.key_id == key), None)
+        if before is None:
+            raise CommandError(f"key {key!r} does not exist")
+        if not changes:
+            return before
+        request = admin_pb2.SetLimitsRequest(key_id=key, limits=limits.changed(before, changes))
+        return (await stub.SetLimits(request, timeout=TIMEOUT_S)).limits
+
+    limits.show(ask(auth_service(auth, data, context), talk), as_json=as_json)
+
+
+@app.command("list", epilog="Example: fastrun key list alice")
 def list_(
     account: Annotated[str, typer.Argument(help="Only this account's: its name or id.")] = "",
     auth: Auth = None,
@@ -94,15 +186,40 @@ def list_(
             admin_pb2.ListKeysRequest(account=account), timeout=TIMEOUT_S
         ),
     )
-    keys = [_fields(key) for key in answer.keys]
     if as_json:
-        print_json(keys)
+        print_json([_fields(key) for key in answer.keys])
     else:
-        titles = ("id", "prefix", "state", "account_id", "created_at", "expires_at", "name")
-        print_columns(
-            [title.removesuffix("_at").removesuffix("_id") for title in titles],
-            [[each[title] or "-" for title in titles] for each in keys],
-        )
+        titles = ("id", "prefix", "state", "account", "created", "expires", "last used")
+        print_columns((*titles, "name", "models", "limits"), [_row(key) for key in answer.keys])
+
+
+def _check_id(key: str) -> None:
+    """See that nobody's key gets into a request, and so perhaps into a log."""
+    if api_key.well_formed(key):
+        raise CommandError("give the key's id, key_..., as `fastrun key list` shows it")
+
+
+def _show_once(key: str, issued: admin_pb2.Key, *, as_json: bool) -> None:
+    """Print a key: its account's people have to keep it."""
+    fields = _fields(issued)
+    if as_json:
+        print_json({**fields, "key": key})
+        return
+    print(key)
+    # Beside the key, which scripts read: its id is what other commands take.
+    ends = f", ends {fields['expires_at']}" if fields["expires_at"] else ""
+    print(f"id {issued.key_id}{ends}; the key is not shown again", file=sys.stderr)
+
+
+def _row(key: admin_pb2.Key) -> tuple[object, ...]:
+    fields = _fields(key)
+    told = ("id", "prefix", "state", "account_id", "created_at", "expires_at", "last_used_at")
+    return (
+        *(fields[field] or "-" for field in told),
+        key.name or "-",
+        ", ".join(key.models) or "all",
+        limits.text(key.limits),
+    )
 
 
 def _fields(key: admin_pb2.Key) -> dict[str, Any]:
@@ -114,6 +231,9 @@ def _fields(key: admin_pb2.Key) -> dict[str, Any]:
         "state": _state(key),
         "created_at": moment(key.created_at),
         "expires_at": moment(key.expires_at) if key.HasField("expires_at") else None,
+        "last_used_at": moment(key.last_used_at) if key.HasField("last_used_at") else None,
+        "models": list(key.models),
+        "limits": limits.fields(key.limits),
     }
 
 

@@ -16,6 +16,33 @@ def test_every_command_explains_itself(name):
     assert f"Usage: root {name}" in result.output
 
 
+EXAMPLES = {
+    "account": ("create", "approve", "suspend", "close", "limits", "list"),
+    "key": ("issue", "rotate", "revoke", "limits", "list"),
+    "usage": ("", "recompute"),
+    "price": ("set", "list"),
+    "audit": ("",),
+}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [(name, each) for name, commands in EXAMPLES.items() for each in commands],
+    ids=" ".join,
+)
+def test_examples(command):
+    """The help of a command shows an example, whose options it has."""
+    words = [word for word in command if word]
+    run = CliRunner().invoke
+    text = " ".join(run(make_app(words[0]), [*words, "--help"]).output.split())
+    _, _, example = text.partition("Example: fastrun ")
+
+    assert example.split()[: len(words)] == words
+    # Nothing is wrong with it: it gets as far as asking.
+    result = run(make_app(words[0]), [*example.split(), "--auth", "127.0.0.1:1"])
+    assert "nothing answers at 127.0.0.1:1" in str(result.exception)
+
+
 def test_usage_error():
     """A wrong call ends with status 2 and one line that says what is wrong."""
     result = CliRunner().invoke(make_app("up"), ["up", "--port", "many"])

@@ -1,21 +1,43 @@
 import time
+from random import Random
 
 import pytest
 from typer.testing import CliRunner
 
 from fastrun.cli import key
 from fastrun.cli.app import make_app
+from fastrun.service import api_key
 from fastrun.v1 import admin_pb2
-from fastrun.v1.auth_pb2 import KeyState
+from fastrun.v1.auth_pb2 import KeyState, Limits
 
 
-@pytest.mark.parametrize("days", ["0", "0.5", "-1"])
-def test_days(days):
+@pytest.mark.parametrize("when", ["0", "0d", "soon", "-1d", "2020-01-01", "1970-01-01T00:00:00Z"])
+def test_expires(when):
     """A key that would be expired as soon as it is made is a wrong call."""
-    result = CliRunner().invoke(make_app("key"), ["key", "issue", "ada", "--days", days])
+    result = CliRunner().invoke(make_app("key"), ["key", "issue", "ada", "--expires", when])
 
     assert result.exit_code == 2
-    assert "Invalid value for '--days'" in result.stderr
+    assert "Invalid value for --expires" in result.stderr
+
+
+@pytest.mark.parametrize("overlap", ["1", "91d", "-1h"])
+def test_overlap(overlap):
+    """How long an old key works on is a duration of at most 90 days."""
+    result = CliRunner().invoke(make_app("key"), ["key", "rotate", "key_1", "--overlap", overlap])
+
+    assert result.exit_code == 2
+    assert "Invalid value for --overlap" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["rotate", "revoke", "limits"])
+def test_keys_stay_here(monkeypatch, command):
+    """Whoever gives the key itself in place of its id is told so, and nothing is sent."""
+    monkeypatch.setattr(key, "ask", lambda *_: pytest.fail("something was sent"))
+    given = api_key.generate(Random(1))
+
+    result = CliRunner().invoke(make_app("key"), ["key", command, given])
+
+    assert str(result.exception) == "give the key's id, key_..., as `fastrun key list` shows it"
 
 
 @pytest.fixture
@@ -45,3 +67,19 @@ def test_state(listed, state, ends_in_s, shown):
     expires_at = None if ends_in_s is None else time.time() + ends_in_s
 
     assert shown in listed(state=state, expires_at=expires_at)
+
+
+def test_use(listed):
+    """A list of keys says what each may use, and when it was last used."""
+    shown = listed(models=["a", "b"], limits=Limits(requests_per_minute=5), last_used_at=60)
+
+    assert shown[6:] == [
+        "1970-01-01T00:01:00+00:00",
+        "-",
+        "a,",
+        "b",
+        "5",
+        "requests",
+        "per",
+        "minute",
+    ]

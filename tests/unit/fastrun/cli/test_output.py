@@ -10,6 +10,15 @@ def test_columns():
     ]
 
 
+def test_right():
+    """Amounts are aligned to the right."""
+    assert columns(("name", "n"), [("a", 1), ("b", 22)], right=("n",)) == [
+        "NAME   N",
+        "a      1",
+        "b     22",
+    ]
+
+
 def test_no_rows():
     """An empty list still shows what its columns would be."""
     assert columns(("name", "state"), []) == ["NAME  STATE"]
