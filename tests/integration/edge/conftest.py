@@ -40,7 +40,8 @@ class ScriptedAuth(auth_pb2_grpc.AuthServiceServicer):
 
     def __init__(self):
         self.events = []
-        self.watches = 0
+        self.watched_after = []
+        self.hushed = None
         self.watchable = asyncio.Event()
         self.watchable.set()
         self.happened = asyncio.Condition()
@@ -92,12 +93,14 @@ class ScriptedAuth(auth_pb2_grpc.AuthServiceServicer):
     async def WatchKeys(self, request, context):
         if not self.watchable.is_set():
             raise ServiceError(ErrorReason.ERROR_REASON_UNAVAILABLE, "no Postgres")
-        self.watches += 1
         told = request.after_sequence
+        self.watched_after.append(told)
         if not told:
             told = len(self.events)
             yield auth_pb2.WatchKeysResponse(reset=auth_pb2.Reset(sequence=told))
         while self.watchable.is_set():
+            if self.hushed is not None:
+                await self.hushed.wait()
             news = self.events[told:]
             told += len(news)
             if news:
