@@ -216,31 +216,25 @@ class Limits:
     def figures(self, account_id: str, key_id: str, now: float) -> RateLimit | None:
         """Say how much is left of the tighter of the account's and the key's limits per minute."""
         meters = self._meters(account_id, key_id)
-        requests = _tightest(((each.requests, each.ceiling.requests) for each in meters), now)
-        tokens = _tightest(((each.tokens, each.ceiling.tokens) for each in meters), now)
+        requests = _tightest([(each.ceiling.requests, each.requests) for each in meters], now)
+        tokens = _tightest([(each.ceiling.tokens, each.tokens) for each in meters], now)
         if requests is None and tokens is None:
             return None
         figures = RateLimit()
         if requests is not None:
-            left, limit, reset_s = requests
-            figures.limit_requests, figures.remaining_requests = limit, left
-            figures.reset_requests_ms = milliseconds(reset_s)
+            figures.limit_requests, figures.remaining_requests, figures.reset_requests_ms = requests
         if tokens is not None:
-            left, limit, reset_s = tokens
-            figures.limit_tokens, figures.remaining_tokens = limit, left
-            figures.reset_tokens_ms = milliseconds(reset_s)
+            figures.limit_tokens, figures.remaining_tokens, figures.reset_tokens_ms = tokens
         return figures
 
     def _touch(self, acquire: Acquire, now: float) -> tuple[Meter, ...]:
         """Bring the meters of a request up to date with what its edge was told."""
         account = self._accounts.touch(acquire.account_id, now)
-        account.ceiling = Ceiling.of(acquire.account_limits)
-        account.month.report(acquire.account_month_tokens)
+        account.heed(Ceiling.of(acquire.account_limits), acquire.account_month_tokens)
         if not acquire.key_id:
             return (account,)
         key = self._keys.touch(acquire.key_id, now)
-        key.ceiling = Ceiling.of(acquire.key_limits)
-        key.month.report(acquire.key_month_tokens)
+        key.heed(Ceiling.of(acquire.key_limits), acquire.key_month_tokens)
         return (account, key)
 
     def _meters(self, account_id: str, key_id: str) -> list[Meter]:
@@ -271,12 +265,16 @@ class Limits:
 
 
 def _tightest(
-    windows: Iterable[tuple[Window, int | None]], now: float
-) -> tuple[int, int, float] | None:
-    """Return what is left, of which limit, and how long until all of it is there again."""
-    found = [
-        (max(0, limit - window.total(now)), limit, window.empty_in_s(now))
-        for window, limit in windows
-        if limit is not None
-    ]
-    return min(found, default=None)
+    limits: Iterable[tuple[int | None, Window]], now: float
+) -> tuple[int, int, int] | None:
+    """Return which limit has least left, what that is, and in how many ms all of it is back."""
+    tightest: tuple[int, int, Window] | None = None
+    for limit, window in limits:
+        if limit is not None:
+            left = max(0, limit - window.total(now))
+            if tightest is None or left < tightest[0]:
+                tightest = (left, limit, window)
+    if tightest is None:
+        return None
+    left, limit, window = tightest
+    return limit, left, milliseconds(window.empty_in_s(now))

@@ -80,6 +80,12 @@ class Meter:
         self.reserved = 0
         """Tokens that these may use and have not told of yet."""
 
+    def heed(self, ceiling: Ceiling, month_tokens: int) -> None:
+        """Take note of the limits as they are now, and of what was recorded in the month."""
+        self.ceiling = ceiling
+        if ceiling.month is not None:
+            self.month.report(month_tokens)
+
     def reservation(self, estimate: int) -> int:
         """Return what is set aside of the tokens per minute for a request.
 

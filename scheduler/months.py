@@ -70,16 +70,15 @@ class MonthTally:
     def report(self, tokens: int) -> None:
         """Take note of what was recorded in the month, as an edge was told."""
         self._turn()
-        if self._first is None:
-            self._first, self._settled = tokens, 0
-        elif tokens < self._first and self._calendar.is_young():
+        if self._first is None or (tokens < self._first and self._calendar.is_young()):
             self._first = tokens
         self._latest = tokens
 
     def settle(self, tokens: int) -> None:
-        """Add what a worker says that a request used."""
-        self._turn()
-        self._settled += tokens
+        """Add what a worker says that a request used; before the first report nobody counts it."""
+        if self._first is not None:
+            self._turn()
+            self._settled += tokens
 
     def _turn(self) -> None:
         if self._began_at != self._calendar.began_at:

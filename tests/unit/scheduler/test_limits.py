@@ -14,7 +14,10 @@ from fastrun.v1.scheduler_pb2 import Acquire
 from scheduler.limits import Limits
 
 KEYS = {"k1": "a1", "k2": "a1", "k3": "a2"}
-STEPS_S = [0.0, 0.01, 0.3, 0.999, 1.0, 5.0, 29.5, 60.0, 61.0, 200.0]
+# Rounded sums of times may differ by a little.
+MINUTE_S = 60.0 - 1e-6
+MINUTE_AND_CELL_S = 61.0 + 1e-6
+STEPS_S = [0.0, 0.01, 0.3, 0.999, 1.0, 5.0, 29.5, 60.0, 61.0, 100.0]
 
 
 class Ledger:
@@ -25,6 +28,7 @@ class Ledger:
         self.tokens = []
         self.running = {}
         self.month = 0
+        self.has_month = False
 
     @staticmethod
     def last(entries, now, seconds):
@@ -83,6 +87,9 @@ class World(RuleBasedStateMachine):
     def ask_once(self, request_id, key, estimate):
         names = (KEYS[key], key)
         acquire = self.acquire(request_id, key, estimate)
+        for name in names:
+            limit = self.ceilings[name]["tokens_per_month"]
+            self.ledgers[name].has_month |= limit is not None
         before = self.counters()
         reached = self.limits.why_refused(acquire, self.now)
         assert self.counters() == before, "asking has changed a counter"
@@ -119,7 +126,7 @@ class World(RuleBasedStateMachine):
             (ledger.requests, most["requests_per_minute"]),
             (ledger.tokens, most["tokens_per_minute"]),
         ):
-            assert limit is None or ledger.last(entries, self.now, 60.0) <= limit
+            assert limit is None or ledger.last(entries, self.now, MINUTE_S) <= limit
         concurrent = most["concurrent_requests"]
         assert concurrent is None or len(ledger.running) <= concurrent
 
@@ -127,9 +134,11 @@ class World(RuleBasedStateMachine):
         """Whether some limit of that name leaves no room, seen with cells of a second."""
         for each in names:
             most, ledger = self.ceilings[each], self.ledgers[each]
-            requests = ledger.last(ledger.requests, self.now, 61.0) + 1
+            requests = ledger.last(ledger.requests, self.now, MINUTE_AND_CELL_S) + 1
             limit = most["tokens_per_minute"] or 0
-            tokens = ledger.last(ledger.tokens, self.now, 61.0) + max(1, min(estimate, limit))
+            tokens = ledger.last(ledger.tokens, self.now, MINUTE_AND_CELL_S) + max(
+                1, min(estimate, limit)
+            )
             used = ledger.month + sum(ledger.running.values())
             rows = {
                 "requests per minute": (requests - 1, most["requests_per_minute"]),
@@ -186,7 +195,7 @@ class World(RuleBasedStateMachine):
         request.answer, request.ran = answer, True
         request.used += used
         for ledger, _, charges in request.entries:
-            ledger.month += used
+            ledger.month += used if ledger.has_month else 0
             extra = request.used - sum(amount for _, amount in charges)
             if extra > 0:
                 charges.append([self.now, extra])
@@ -230,9 +239,12 @@ class World(RuleBasedStateMachine):
         """A request that failed on a worker is asked for again, and is not charged again."""
         request = self.pick(data, self.closed)
         del self.closed[request.id]
-        if self.now - request.ended_at >= 60.0:
+        if self.now - request.ended_at >= MINUTE_S:
             return
         acquire = self.acquire(request.id, request.key, request.estimate, front=True)
+        for name in request.names:
+            limit = self.ceilings[name]["tokens_per_month"]
+            self.ledgers[name].has_month |= limit is not None
         before = {name: self.counter(name)[:2] for name in request.names}
         assert self.limits.why_refused(acquire, self.now) is None
         self.limits.let_in(acquire, self.now)
@@ -246,9 +258,13 @@ class World(RuleBasedStateMachine):
         for name, ledger in self.ledgers.items():
             requests, tokens, in_flight, reserved, _ = self.counter(name)
             last = ledger.last
-            assert last(ledger.requests, self.now, 60) <= requests
-            assert requests <= last(ledger.requests, self.now, 61)
-            assert last(ledger.tokens, self.now, 60) <= tokens <= last(ledger.tokens, self.now, 61)
+            assert last(ledger.requests, self.now, MINUTE_S) <= requests
+            assert requests <= last(ledger.requests, self.now, MINUTE_AND_CELL_S)
+            assert (
+                last(ledger.tokens, self.now, MINUTE_S)
+                <= tokens
+                <= last(ledger.tokens, self.now, MINUTE_AND_CELL_S)
+            )
             assert in_flight == len(ledger.running)
             assert reserved == sum(ledger.running.values())
 
