@@ -9,20 +9,11 @@ with fill(). So a newcomer that can be placed overtakes nobody who could be.
 
 from collections import deque
 
-from fastrun.service import leases as signed
-from fastrun.v1.error_pb2 import ErrorDetail, ErrorReason
+from fastrun.v1.error_pb2 import ErrorReason
 from fastrun.v1.generation_pb2 import Usage
-from fastrun.v1.scheduler_pb2 import (
-    Acquire,
-    EdgeReply,
-    Granted,
-    LeaseClaims,
-    Queued,
-    Rejected,
-    Void,
-    WorkerCommand,
-)
+from fastrun.v1.scheduler_pb2 import Acquire, LeaseClaims, Void, WorkerCommand
 from scheduler import placement
+from scheduler.answers import Answers
 from scheduler.config import Config
 from scheduler.edges import Edge, Edges
 from scheduler.fleet import Fleet, Worker
@@ -50,16 +41,22 @@ class Admission:
         recorder: Recorder,
     ) -> None:
         self._fleet = fleet
-        self._edges = edges
         self._leader = leader
         self._new_id = chance.new_id
-        self._recorder = recorder
         self.leases = LeaseBook()
         self.queue = Queue()
         self.limits = Limits(chance.wall_clock)
         self.usage_log = UsageLog()
         self.refusals = Refusals(
             fleet, self.queue, per_slot=config.queue_per_slot, random=chance.random
+        )
+        self._answers = Answers(
+            edges=edges,
+            leader=leader,
+            queue=self.queue,
+            refusals=self.refusals,
+            limits=self.limits,
+            recorder=recorder,
         )
 
     # What edges ask
@@ -76,7 +73,7 @@ class Admission:
         asked = dict.fromkeys(acquire.generations or (0,))
         generations = deque(each for each in asked if each not in present)
         if not generations:
-            self._say_position(places[0])
+            self._answers.queued(places[0])
             return
         for generation in generations:
             for lease in self.leases.of_generation(edge.edge_id, acquire.request_id, generation):
@@ -220,7 +217,7 @@ class Admission:
                 self.queue.add_begun(waiting, now)
             else:
                 self.queue.add(waiting)
-            self._say_position(waiting)
+            self._answers.queued(waiting)
 
     def _next_turn(self, model: str, now: float) -> tuple[Waiting, Worker] | None:
         for waiting in self.queue.line(model):
@@ -276,39 +273,13 @@ class Admission:
         )
         self.leases.grant(claims, slots=worker.slots, now=now)
         worker.granted_at = now
-        self._recorder.granted(waiting.model, now - waiting.asked_at)
-        granted = Granted(
-            request_id=waiting.request_id,
-            lease_id=claims.lease_id,
-            lease=signed.sign(claims, self._leader.lease_key),
-            worker_id=worker.worker_id,
-            instance_id=worker.instance_id,
-            address=worker.address,
-            generation=generation,
-            rate_limit=self.limits.figures(waiting.account_id, waiting.key_id, now),
-        )
-        self._send(waiting.edge_id, EdgeReply(granted=granted))
+        self._answers.granted(waiting, claims, worker, now)
 
     def _reject(
         self, waiting: Waiting, refusal: Reached | ErrorReason.ValueType, now: float
     ) -> None:
         self._left(waiting, now, over=True)
-        error = self._detail(waiting, refusal, now)
-        self._recorder.rejected(error.reason)
-        rejected = Rejected(
-            request_id=waiting.request_id,
-            error=error,
-            generations=waiting.generations,
-            rate_limit=self.limits.figures(waiting.account_id, waiting.key_id, now),
-        )
-        self._send(waiting.edge_id, EdgeReply(rejected=rejected))
-
-    def _detail(
-        self, waiting: Waiting, refusal: Reached | ErrorReason.ValueType, now: float
-    ) -> ErrorDetail:
-        if isinstance(refusal, Reached):
-            return refusal.detail()
-        return self.refusals.detail(refusal, waiting.model, now)
+        self._answers.rejected(waiting, refusal, now)
 
     def _left(self, part: Waiting | Lease, now: float, *, over: bool = False) -> None:
         """Tell the limits that a part of a request waits no longer, or holds no slot any more.
@@ -328,18 +299,6 @@ class Admission:
         """Tell whether a lease holds more than the slot of a worker that is gone."""
         worker = self._fleet.instance(lease.instance_id)
         return worker is not None and not worker.gone
-
-    def _say_position(self, waiting: Waiting) -> None:
-        """Tell how near a request is to its next slot, at whichever of its places that is."""
-        places = self.queue.of_request(waiting.edge_id, waiting.request_id)
-        position = min(self.queue.line(each.model).position(each) for each in places)
-        queued = Queued(request_id=waiting.request_id, position=position)
-        self._send(waiting.edge_id, EdgeReply(queued=queued))
-
-    def _send(self, edge_id: str, reply: EdgeReply) -> None:
-        edge = self._edges.get(edge_id)
-        if edge is not None and edge.link is not None:
-            edge.link.send(reply)
 
     def _lease_of(self, edge: Edge, lease_id: str) -> Lease | None:
         lease = self.leases.get(lease_id)

@@ -1,0 +1,82 @@
+"""What edges are told: which slot they have, how long they wait, or why they get none."""
+
+from fastrun.service import leases as signed
+from fastrun.v1.error_pb2 import ErrorDetail, ErrorReason
+from fastrun.v1.scheduler_pb2 import EdgeReply, Granted, LeaseClaims, Queued, Rejected
+from scheduler.edges import Edges
+from scheduler.fleet import Worker
+from scheduler.leader import Leadership
+from scheduler.limits import Limits
+from scheduler.meters import Reached
+from scheduler.ports import Recorder
+from scheduler.queue import Queue, Waiting
+from scheduler.refusals import Refusals
+
+
+class Answers:
+    """Answers to Acquires; times are monotonic seconds."""
+
+    def __init__(
+        self,
+        *,
+        edges: Edges,
+        leader: Leadership,
+        queue: Queue,
+        refusals: Refusals,
+        limits: Limits,
+        recorder: Recorder,
+    ) -> None:
+        self._edges = edges
+        self._leader = leader
+        self._queue = queue
+        self._refusals = refusals
+        self._limits = limits
+        self._recorder = recorder
+
+    def granted(self, waiting: Waiting, claims: LeaseClaims, worker: Worker, now: float) -> None:
+        """Hand out a lease."""
+        self._recorder.granted(waiting.model, now - waiting.asked_at)
+        granted = Granted(
+            request_id=waiting.request_id,
+            lease_id=claims.lease_id,
+            lease=signed.sign(claims, self._leader.lease_key),
+            worker_id=worker.worker_id,
+            instance_id=worker.instance_id,
+            address=worker.address,
+            generation=claims.generation,
+            rate_limit=self._limits.figures(waiting.account_id, waiting.key_id, now),
+        )
+        self._send(waiting.edge_id, EdgeReply(granted=granted))
+
+    def rejected(
+        self, waiting: Waiting, refusal: Reached | ErrorReason.ValueType, now: float
+    ) -> None:
+        """Refuse all that waits at a place: for a limit, or for want of room in the fleet."""
+        error = self._detail(waiting, refusal, now)
+        self._recorder.rejected(error.reason)
+        rejected = Rejected(
+            request_id=waiting.request_id,
+            error=error,
+            generations=waiting.generations,
+            rate_limit=self._limits.figures(waiting.account_id, waiting.key_id, now),
+        )
+        self._send(waiting.edge_id, EdgeReply(rejected=rejected))
+
+    def queued(self, waiting: Waiting) -> None:
+        """Tell how near a request is to its next slot, at whichever of its places that is."""
+        places = self._queue.of_request(waiting.edge_id, waiting.request_id)
+        position = min(self._queue.line(each.model).position(each) for each in places)
+        queued = Queued(request_id=waiting.request_id, position=position)
+        self._send(waiting.edge_id, EdgeReply(queued=queued))
+
+    def _detail(
+        self, waiting: Waiting, refusal: Reached | ErrorReason.ValueType, now: float
+    ) -> ErrorDetail:
+        if isinstance(refusal, Reached):
+            return refusal.detail()
+        return self._refusals.detail(refusal, waiting.model, now)
+
+    def _send(self, edge_id: str, reply: EdgeReply) -> None:
+        edge = self._edges.get(edge_id)
+        if edge is not None and edge.link is not None:
+            edge.link.send(reply)
