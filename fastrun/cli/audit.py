@@ -69,7 +69,7 @@ def _value(field: str, value: Any) -> str:
         return "none"
     if field.endswith("_at") and isinstance(value, int | float):
         return moment(value)
-    if isinstance(value, str):
+    if isinstance(value, str) and value:
         return value
     return json.dumps(value, ensure_ascii=False)
 

@@ -13,7 +13,7 @@ from fastrun.cli.audit import change_text
         ({"expires_at": {"from": None, "to": 60.0}}, "expires_at 1970-01-01T00:01:00+00:00"),
         (
             {"models": {"from": None, "to": ["a"]}, "name": {"from": None, "to": ""}},
-            'models ["a"], name ',
+            'models ["a"], name ""',
         ),
     ],
 )
