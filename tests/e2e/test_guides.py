@@ -1,4 +1,4 @@
-"""Every example of the guides works as it stands, and prints what the guide says."""
+"""Every example of the documents works as it stands, and prints what the document says."""
 
 import os
 import re
@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
-GUIDES = Path(__file__).parents[2] / "docs" / "guides"
+DOCS = Path(__file__).parents[2] / "docs"
+GUIDES = DOCS / "guides"
+# What an operator does, each step after the one before.
+STORIES = [DOCS / "operating" / "accounts.md"]
 RUN_S = 60
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 LANGUAGES = ("sh", "python", "js")
@@ -29,17 +32,16 @@ class Example:
         return f"{self.guide}-{self.number}-{self.language}"
 
 
-def examples():
-    for guide in sorted(GUIDES.glob("*.md")):
-        blocks = [match.groups() for match in BLOCK.finditer(guide.read_text())]
-        for number, (language, code) in enumerate(blocks):
-            if language in LANGUAGES:
-                after, text = (*blocks, ("", ""))[number + 1]
-                printed = text if after == "text" else None
-                yield Example(guide.stem, number, language, code, printed)
+def examples(page):
+    blocks = [match.groups() for match in BLOCK.finditer(page.read_text())]
+    for number, (language, code) in enumerate(blocks):
+        if language in LANGUAGES:
+            after, text = (*blocks, ("", ""))[number + 1]
+            printed = text if after == "text" else None
+            yield Example(page.stem, number, language, code, printed)
 
 
-EXAMPLES = list(examples())
+EXAMPLES = [example for guide in sorted(GUIDES.glob("*.md")) for example in examples(guide)]
 
 
 def pattern(printed: str) -> re.Pattern[str]:
@@ -50,6 +52,11 @@ def pattern(printed: str) -> re.Pattern[str]:
 
 @pytest.fixture
 def run(tmp_path, stack, request):
+    operator = {
+        "FASTRUN_DATA": stack.ready["data"],
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+
     def run(example):
         if example.language == "js":
             module = tmp_path / "example.mjs"
@@ -65,22 +72,31 @@ def run(tmp_path, stack, request):
             capture_output=True,
             text=True,
             cwd=tmp_path,
-            env={**os.environ, **stack.environ},
+            env={**os.environ, **stack.environ, **operator},
             timeout=RUN_S,
         )
 
     return run
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=str)
-def test_example(run, example):
-    """An example ends well, and its output is what stands below it."""
-    done = run(example)
-
+def check(example, done):
     assert done.returncode == 0, done.stderr
     assert example.printed is not None, f"the guide does not say what {example} prints"
     printed = "".join(done.stdout.split())
     assert pattern(example.printed).fullmatch(printed), done.stdout
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=str)
+def test_example(run, example):
+    """An example ends well, and its output is what stands below it."""
+    check(example, run(example))
+
+
+@pytest.mark.parametrize("page", STORIES, ids=lambda page: page.stem)
+def test_story(run, page):
+    """What an operator is told to do works from the beginning to the end."""
+    for example in examples(page):
+        check(example, run(example))
 
 
 def test_every_language_is_shown():
@@ -93,6 +109,6 @@ def test_every_language_is_shown():
 
 def test_links():
     """Links between the documents lead to what is there."""
-    for guide in [*GUIDES.glob("*.md"), GUIDES.parent / "README.md"]:
+    for guide in [*GUIDES.glob("*.md"), *STORIES, DOCS / "README.md"]:
         for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", guide.read_text()):
             assert (guide.parent / link).exists(), f"{guide.name}: {link}"
