@@ -80,6 +80,7 @@ class Parser:
         watched = self._ends_thought if self._markers else self._ends_content
         self._first = frozenset(marker[0] for marker in (*watched, *self._ends_content))
         self._held = ""
+        self._gap: list[str] = []  # whitespace in START, which a marker may make nobody's
         self._reader: CallReader | None = None
         self._called_in = State.CONTENT
         self._state = BEGINNINGS[thinking]
@@ -118,7 +119,7 @@ class Parser:
         Args:
             cut: by max_tokens, not by the model.
         """
-        held, self._held = self._held, ""
+        held, self._held = "".join((*self._gap, self._held)), ""
         if self._reader is not None:
             if not cut:
                 self._take(self._reader.end())
@@ -142,6 +143,8 @@ class Parser:
 
     def _leave_start(self) -> bool:
         text = self._held.lstrip()
+        self._gap.append(self._held[: -len(text) or None])
+        self._held = text
         begin, end = (self._markers.begin, self._markers.end) if self._markers else ("", "")
         if begin and text.startswith(begin):
             self._held = text[len(begin) :]
@@ -151,7 +154,8 @@ class Parser:
             self.output.begin_content()
         elif self._bare_opening and text.startswith(self._bare_opening):
             self._state = State.CONTENT
-            self.output.say(self._held[: -len(text)])  # it is shown if this is no call
+            self.output.say("".join(self._gap))  # it is shown if this is no call
+            self._gap = []
             if self.output.ended:
                 return False
             self._held = text[len(self._bare_opening) :]
@@ -160,6 +164,8 @@ class Parser:
             return False
         else:
             self._state = State.CONTENT
+            self._held = "".join((*self._gap, text))
+        self._gap = []
         return True
 
     def _leave_label(self) -> bool:

@@ -28,15 +28,15 @@ class DsmlArguments:
         self._place = place
         self._names: set[str] = set()
         self._type = place
-        self._value = ""  # what has come of a value that is not passed on yet
+        self._value: list[str] = []  # what has come of a value that is not passed on yet
         self._add: Callable[[str], str] = self._add_nothing
-        self._wrapped: tuple[str, str, str] | None = None  # name, kind and value of all arguments
+        self._wrapped: tuple[str, str] | None = None  # name and kind of all arguments
 
     def begin(self, name: str, kind: str) -> str:
         """Begin an argument; return the JSON that this brings, as all that follow do."""
         if not self._names and name in _WRAPPERS and self._is_undeclared(name):
             self._names.add(name)
-            self._wrapped = (name, kind, "")
+            self._wrapped = (name, kind)
             self._add = self._add_wrapped
             return ""
         before = self._unwrapped()
@@ -54,20 +54,20 @@ class DsmlArguments:
         if self._add == self._add_text:
             return '"'
         if self._add in (self._add_first, self._add_whole):
-            return self._type.as_json(self._value)
+            return self._type.as_json("".join(self._value))
         return ""
 
     def close(self) -> str:
         """End the object."""
-        if self._wrapped is not None and self._are_all(self._wrapped[2]):
-            return self._wrapped[2].strip()
+        if self._wrapped is not None and self._are_all(value := "".join(self._value)):
+            return value.strip()
         return self._unwrapped() + ("}" if self._names else "{}")
 
     def _begin(self, name: str, kind: str) -> str:
         between = ", " if self._names else "{"
         self._names.add(name)
         self._type = self._place.at(name)
-        self._value = ""
+        self._value = []
         if kind == IS_JSON:
             self._add = self._add_first
         elif self._type.is_text or (kind == IS_TEXT and self._type.may_be_text):
@@ -87,13 +87,13 @@ class DsmlArguments:
         return text
 
     def _add_whole(self, text: str) -> str:
-        self._value += text
+        self._value.append(text)
         return ""
 
     def _add_first(self, text: str) -> str:
         """Find out what is called JSON."""
-        self._value += text
-        begun = self._value.lstrip()
+        self._value.append(text)
+        begun = text.lstrip()  # before it there was nothing but whitespace
         if not begun:
             return ""
         if begun[0] == '"' or (begun[0] in "{[" and not self._type.is_text):
@@ -101,14 +101,12 @@ class DsmlArguments:
             return begun
         if self._type.is_text:
             self._add = self._add_text
-            return '"' + self._add_text(self._value)
+            return '"' + self._add_text("".join(self._value))
         self._add = self._add_whole
         return ""
 
     def _add_wrapped(self, text: str) -> str:
-        assert self._wrapped is not None, "it has begun"
-        name, kind, value = self._wrapped
-        self._wrapped = (name, kind, value + text)
+        self._value.append(text)
         return ""
 
     def _is_undeclared(self, name: str) -> bool:
@@ -127,6 +125,7 @@ class DsmlArguments:
         """Write what might have been all arguments as the one that it is."""
         if self._wrapped is None:
             return ""
-        (name, kind, value), self._wrapped = self._wrapped, None
+        (name, kind), self._wrapped = self._wrapped, None
+        value = "".join(self._value)
         self._names.clear()
         return self._begin(name, kind) + self.add(value) + self.end()

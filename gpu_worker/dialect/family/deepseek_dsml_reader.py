@@ -30,7 +30,8 @@ INVOKE, PARAMETER = 'invoke name="', 'parameter name="'
 BLOCK_ENDS = (f"</{DSML}{BLOCK}", f"</{DSML}{BLOCK_OF_V4}")
 INVOKE_END, PARAMETER_END = f"</{DSML}invoke>", f"</{DSML}parameter>"
 
-NAME = re.compile(r'[^"<>\n]*')  # of functions and arguments
+NAME = re.compile(r'[^"<>\n]{0,1024}')  # of functions and arguments
+_GAP = re.compile(r"\s{0,256}")  # more has nothing to do with tags, and need not be waited for
 _VALUE_ENDS = (OPENING, "</" + DSML)  # the token is in no value
 
 
@@ -180,7 +181,8 @@ class DsmlReader:
             literals: none of them begins with another.
             spaced: whitespace may stand before it.
         """
-        text = self._held.lstrip() if spaced else self._held
+        gap = _GAP.match(self._held) if spaced else None
+        text = self._held[gap.end() :] if gap else self._held
         found = next((literal for literal in literals if text.startswith(literal)), "")
         if found:
             taken = self._held[: len(self._held) - len(text) + len(found)]

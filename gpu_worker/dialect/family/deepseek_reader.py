@@ -21,7 +21,9 @@ CALL, SEPARATOR, CALL_END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>",
 MARKERS = (CALLS, CALL, SEPARATOR, CALL_END, CALLS_END)
 FENCE, LANGUAGE = "```", "json"
 
-_WORD = re.compile(r"\s*([^\s<{`]*)\s*")
+# Bounded, so that what goes on for longer is no call, and need not be waited for.
+_WORD = re.compile(r"\s{0,256}([^\s<{`]{0,256})\s{0,256}")
+_AFTER_FENCE = re.compile(rf"{FENCE}(?:{LANGUAGE})?\s{{0,256}}")
 _ENDS = (*MARKERS, f"\n{FENCE}{CALL_END}")  # of JSON that is broken
 _AFTER_JSON = re.compile(r"[\s}\]`]*")  # the fence, and a bracket too many
 _AFTER_CALL = re.compile(r"\s*")
@@ -90,10 +92,9 @@ class DeepSeekReader:
         if rest and name not in self._names:
             return self._fail_unless(viable=False)
         if rest.startswith(FENCE):
-            rest = rest.removeprefix(FENCE)
-            if rest != LANGUAGE and LANGUAGE.startswith(rest):
+            if LANGUAGE.startswith(rest.removeprefix(FENCE)):
                 return False
-            rest = rest.removeprefix(LANGUAGE).lstrip()
+            rest = _AFTER_FENCE.sub("", rest, 1)
         if rest.startswith("{"):
             self._begin(name, rest)
             self._step = self._in_arguments

@@ -293,7 +293,7 @@ class ArgumentsReader:
 
     @staticmethod
     def _is_blank(parts: list[str]) -> bool:
-        return not "".join(parts).strip()
+        return not any(part.strip() for part in parts)
 
 
 def _balanced(text: str, braces: int) -> int:

@@ -24,7 +24,7 @@ class QuotedText:
         self.closed = False
         self._quote = quote
         self._before = before
-        self._closing = ""  # a quote, and the whitespace after it
+        self._closing: list[str] = []  # a quote, and the whitespace after it
         self._escape = ""  # as much of one as has come
         self._high = 0  # half a character, whose other half is the next escape
 
@@ -38,10 +38,10 @@ class QuotedText:
                     meant.append(self.end())
                     break
                 if not character.isspace():
-                    meant.append(self._whole(self._closing))
-                    self._closing = ""
+                    meant.append(self._whole("".join(self._closing)))
+                    self._closing = []
                     continue
-                self._closing += character
+                self._closing.append(character)
             elif self._escape.startswith(_UNIT) and character not in _HEX:
                 meant.append(self._whole(self._escape))
                 self._escape = ""
@@ -50,7 +50,7 @@ class QuotedText:
                 self._escape += character
                 meant.append(self._escaped())
             elif character == self._quote:
-                self._closing = character
+                self._closing = [character]
             elif character == "\\":
                 self._escape = character
             else:

@@ -172,8 +172,7 @@ class HarmonyParser:
             self._begin_message(self._header(before, is_whole=True))
         elif match[0] == "{":
             # Arguments, after a header that lacks its end.
-            header = self._header(before)
-            if "{" in before or not header.function:
+            if "{" in before or not (header := self._header(before)).function:
                 return False
             self._held = text[match.start() :]
             self._begin_message(header)

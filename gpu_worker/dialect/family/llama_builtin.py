@@ -12,9 +12,10 @@ from gpu_worker.dialect.argument_types import ANY, ArgumentType, quoted
 from gpu_worker.dialect.json_scan import JsonScan
 from gpu_worker.dialect.tools import CallPiece, Tool
 
-_KEY = re.compile(r"\s*\w*\s*")
+# Bounded, so that what goes on for longer is no key, and need not be waited for.
+_KEY = re.compile(r"\s{0,64}\w{0,256}\s{0,64}")
 _IN_TEXT = re.compile(r"[\"'\\]")
-_AFTER_TEXT = re.compile(r"\s*(,\s*\w*\s*)?")
+_AFTER_TEXT = re.compile(rf"\s{{0,64}}(,{_KEY.pattern})?")
 _AFTER_SCALAR = re.compile(r"[,)]")
 
 

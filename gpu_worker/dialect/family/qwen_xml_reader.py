@@ -22,6 +22,7 @@ FUNCTION, FUNCTION_END = "<function=", "</function>"
 PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
 
 _KEY_END = re.compile(r"[>\n]")
+_GAP = re.compile(r"\s{0,256}")  # more has nothing to do with tags, and need not be waited for
 _AFTER_VALUE = (PARAMETER, FUNCTION_END, CALL_END, CALL, FUNCTION)
 
 
@@ -43,6 +44,7 @@ class QwenXmlReader:
         self._ended = False  # nothing follows what is held
         self._begun = False
         self._complete = False
+        self._key: list[str] = []
         self._at_value_start = True
         self._writer = ArgumentsWriter(ArgumentType(None, None))
         self._pieces: list[CallPiece] = []
@@ -75,7 +77,7 @@ class QwenXmlReader:
     def _before_call(self) -> bool:
         text = self._held
         if self._opening == CALL:
-            text = text.lstrip()
+            text = _after_gap(text)
             if not text.startswith(FUNCTION):
                 self.over = not FUNCTION.startswith(text)
                 return False
@@ -84,7 +86,7 @@ class QwenXmlReader:
         if not closed:
             self.over = not any(known.startswith(name) for known in self._tools)
             return False
-        after = after.lstrip()
+        after = _after_gap(after)
         follows = after.startswith(_AFTER_VALUE) or (self._ended and not after)
         if name not in self._tools or not follows:
             self.over = name not in self._tools or not _may_become(after, _AFTER_VALUE)
@@ -108,9 +110,12 @@ class QwenXmlReader:
 
     def _in_key(self) -> bool:
         end = _KEY_END.search(self._held)
+        self._key.append(self._held[: end.start()] if end else self._held)
         if end is None:
+            self._held = ""
             return False
-        self._write(self._writer.begin(self._held[: end.start()]))
+        self._write(self._writer.begin("".join(self._key)))
+        self._key = []
         self._held = self._held[end.start() :].removeprefix(">")
         self._step = self._before_value
         return True
@@ -136,7 +141,7 @@ class QwenXmlReader:
         return True
 
     def _after_function(self) -> bool:
-        text = self._held.lstrip()
+        text = self._held = self._held.lstrip()
         if not CALL_END.startswith(text[: len(CALL_END)]):
             self.over = True
         elif text.startswith(CALL_END):
@@ -160,7 +165,7 @@ class _EndTag(NamedTuple):
         """Tell whether a value ends before a text; None if what will follow decides that."""
         if not text.startswith(self.text):
             return None if not ended and self.text.startswith(text) else False
-        after = text[len(self.text) :].lstrip()
+        after = _after_gap(text[len(self.text) :])
         if after.startswith(self.followers):
             return True
         return (ended or None) if _may_become(after, self.followers) else False
@@ -194,6 +199,12 @@ def _split(text: str, *, at_start: bool, ended: bool) -> tuple[str, str | None]:
                 return text[:at].removesuffix("\n"), rest
         at = text.find("<", at + 1)
     return text.removesuffix("\n"), "" if ended else None
+
+
+def _after_gap(text: str) -> str:
+    """Return what follows the whitespace between two tags."""
+    gap = _GAP.match(text)
+    return text[gap.end() :] if gap else text
 
 
 def _may_become(text: str, tags: Sequence[str]) -> bool:
