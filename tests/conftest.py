@@ -8,6 +8,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import asyncpg
+import hypothesis
 import pytest
 
 from auth_service.migrate import migrate
@@ -16,6 +17,10 @@ from fastrun.local.postgres import DATABASE, Postgres
 TEMPLATE = "migrated"
 
 pytest_plugins = ("stacks", "node")
+
+# Without a deadline for each example, which a loaded machine misses.
+hypothesis.settings.register_profile("fastrun", deadline=None)
+hypothesis.settings.load_profile("fastrun")
 
 
 @pytest.fixture(scope="session")

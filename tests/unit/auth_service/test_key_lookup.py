@@ -64,7 +64,7 @@ def digest(number):
     return PEPPERS.current.digest(sha(number))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     calls=st.lists(st.tuples(st.integers(0, 8), st.integers(0, 6)), min_size=1, max_size=40),
     turns=st.integers(0, 3),

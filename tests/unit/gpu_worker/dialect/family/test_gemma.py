@@ -260,7 +260,7 @@ words = st.text(alphabet='ab {}"\\é🐱\n', max_size=8)
 
 
 @given(made=calls, content=words, thought=words)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_history_is_read_as_what_it_was(made, content, thought):
     """The assistant's turn that the template writes has the same calls, content and thought."""
     given_calls = [(f"c{at}", name, dict(said)) for at, (name, said) in enumerate(made)]
@@ -288,7 +288,7 @@ def test_a_history_is_read_as_what_it_was(made, content, thought):
     died_at=st.integers(0, 400),
     tokens=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_transcript_is_taken_apart(
     thought, content, made, gap, open_, after, cuts, died_at, tokens
 ):
@@ -334,7 +334,7 @@ soups = st.lists(fragments, max_size=16).map("".join)
     cut=st.booleans(),
     tokens=st.booleans(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_what_comes_out_depends_on_the_text_alone(
     text, cuts, died_at, thinking, tools, most_calls, stops, cut, tokens
 ):

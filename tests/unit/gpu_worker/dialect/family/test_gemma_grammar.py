@@ -196,7 +196,7 @@ TREE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/tree"}, "n": 
 @given(
     declared=st.dictionaries(st.sampled_from("abcd"), schemas, max_size=3), seed=st.integers(0, 99)
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_what_the_grammar_allows_is_read_as_a_valid_call(declared, seed):
     """Texts that follow the grammar at random are calls with arguments that the schema allows."""
     made = tool(declared, required=sorted(declared)[:1], **{"$defs": {"tree": TREE}})

@@ -164,7 +164,7 @@ def beginning(instructions, tools, effort):
     tools=st.sampled_from([[], [NOW], TOOLS]),
     effort=st.sampled_from([None, "low", "medium", "high"]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_prompt_has_the_tokens_that_the_library_gives_it(
     encoding, vocabulary, instructions, past, question, running, tools, effort
 ):
@@ -244,7 +244,7 @@ written = st.one_of(
 
 
 @given(messages=st.lists(written, max_size=4), answer=phrases)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_well_formed_answer_is_read_as_the_library_reads_it(
     encoding, vocabulary, messages, answer
 ):
@@ -279,7 +279,7 @@ fragments = st.sampled_from(
 
 
 @given(tokens=st.lists(st.integers(0, 201_087), max_size=12), text=st.lists(fragments, max_size=12))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_no_tokens_stop_our_parser(vocabulary, tokens, text):
     """Whatever the model writes, with the bytes of its own vocabulary."""
     told = told_by_us(vocabulary, vocabulary.encode("".join(text), special=True) + tokens)

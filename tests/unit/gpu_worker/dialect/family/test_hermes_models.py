@@ -280,7 +280,7 @@ calls = st.lists(st.tuples(st.sampled_from(["get_weather", "now"]), arguments), 
 cuts = st.lists(st.integers(0, 1000), max_size=8)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     thought=st.none() | words,
     content=words,
@@ -323,7 +323,7 @@ fragments = st.sampled_from(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     text=st.lists(fragments, max_size=14).map("".join),
     cuts=cuts,

@@ -54,7 +54,7 @@ calls = st.lists(st.tuples(st.just("write_file"), arguments) | st.just(("now", {
 cuts = st.lists(st.integers(0, 1000), max_size=8)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     thought=st.none() | words,
     content=words,
@@ -127,7 +127,7 @@ fragments = st.sampled_from(
 soups = st.lists(fragments, max_size=14).map("".join)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     text=soups,
     cuts=cuts,

@@ -85,7 +85,7 @@ def test_refuses_a_missing_file(tmp_path):
         read_gguf(tmp_path / "model.gguf")
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_refuses_a_file_cut_anywhere(tmp_path, data):
     """Metadata that ends early is refused, wherever it ends."""

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -63,7 +63,6 @@ def test_draws_follow_the_distribution_over_the_whole_vocabulary():
     assert len(set(draws)) == VOCABULARY
 
 
-@settings(deadline=None)
 @given(st.integers(1, 3000), st.floats(0, 1, exclude_max=True))
 def test_pick_equals_the_plain_search(size, random):
     """Picking in two stages finds what one cumulated sum finds."""
@@ -82,7 +81,6 @@ def test_pick_never_chooses_what_weighs_nothing():
     assert {700, 900} == {pick(weights, random) for random in (0.0, 0.25, 0.5, 0.75, 1 - 2**-53)}
 
 
-@settings(deadline=None)
 @given(
     arrays.arrays(np.float32, st.integers(1, 600), elements=st.floats(-50, 50, width=32)),
     st.integers(1, 700),
@@ -101,7 +99,6 @@ def test_largest_of_a_large_vocabulary():
         assert expected[:count].tolist() == largest(values, count).tolist()
 
 
-@settings(deadline=None)
 @given(
     arrays.arrays(np.float32, st.integers(1, 400), elements=st.floats(-20, 0, width=32)),
     st.floats(1e-6, 1),
