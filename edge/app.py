@@ -32,6 +32,7 @@ from edge.routes import Endpoint, Route, Routes
 from edge.running import Running
 from edge.scheduler_link import SchedulerLink
 from edge.serving import Serving
+from edge.usage import Usage
 from edge.usage_delivery import UsageDelivery
 from edge.usage_link import UsageLink
 from edge.usage_spool import Spool
@@ -160,6 +161,7 @@ class Edge:
                 ),
                 "/v1/models": Route("models", _page(models.every)),
                 "/v1/models/": Route("model", _page(models.one)),
+                "/v1/usage": Route("usage", _page(Usage(authenticator, self._usage))),
                 "/openapi.json": Route("openapi", _page(reference.json)),
                 "/openapi.yaml": Route("openapi", _page(reference.yaml)),
                 "/docs": Route("docs", _page(reference.page)),

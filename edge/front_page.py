@@ -25,6 +25,7 @@ pre {{ padding: 1em; overflow-x: auto }}
 <li><code>POST /v1/chat/completions</code></li>
 <li><code>POST /v1/completions</code></li>
 <li><a href="/v1/models"><code>GET /v1/models</code></a> (with a key)</li>
+<li><a href="/v1/usage"><code>GET /v1/usage</code></a> (with a key)</li>
 <li><a href="/docs"><code>GET /docs</code></a>, the reference, and
 <a href="/openapi.json"><code>GET /openapi.json</code></a></li>
 <li><a href="/healthz"><code>GET /healthz</code></a>,

@@ -241,6 +241,37 @@ class ModelList(msgspec.Struct, frozen=True):
     data: list[Model]
 
 
+class UsageOfDay(msgspec.Struct, frozen=True):
+    """What an account used of a model on a day."""
+
+    day: str
+    """In UTC, by when the requests came."""
+    model: str
+    requests: int
+    """Those that a server accepted, whether they ended well or not."""
+    prompt_tokens: int
+    """Cached ones are counted."""
+    cached_tokens: int
+    completion_tokens: int
+    """Reasoning is counted."""
+    reasoning_tokens: int
+    lost_requests: int
+    """Of the requests, those whose tokens nobody knows, because a server was lost."""
+    cost_micros: int | None
+    """Millionths of the currency's unit, at the prices of when the requests came; null: no price
+    was set."""
+
+
+class UsageList(msgspec.Struct, frozen=True):
+    """What the account of a key has used; newest requests may take some seconds to appear."""
+
+    object: Literal["list"]
+    first_day: str
+    last_day: str
+    data: list[UsageOfDay]
+    """By day, then by model; days without requests are left out."""
+
+
 def encode(reply: Any) -> bytes:
     """Encode one of these."""
     return msgspec.json.encode(reply)

@@ -19,6 +19,7 @@ from edge.openai_replies import (
     ErrorResponse,
     Model,
     ModelList,
+    UsageList,
 )
 from edge.openai_schema import ChatCompletionRequest, CompletionRequest
 
@@ -47,7 +48,8 @@ STATUSES: Mapping[int, str] = {
     431: "A header or the path is too long.",
     500: "A fault of this server; report the `x-request-id`.",
     502: "The servers that tried failed before the first token; a retry is safe.",
-    503: "No server of the model is up, or keys cannot be checked right now.",
+    503: "No server of the model is up, or keys cannot be checked, or usage cannot be recorded or"
+    " looked up, right now.",
 }
 RATE_LIMITED = 429
 _WITHOUT_BODY = frozenset({400, 401, 405, 408, 431, 500, 503})
@@ -76,12 +78,13 @@ def openapi(version: str) -> Json:
         },
         "servers": [{"url": "/v1"}],
         "security": [{"bearerAuth": []}],
-        "tags": [{"name": "Chat"}, {"name": "Completions"}, {"name": "Models"}],
+        "tags": [{"name": "Chat"}, {"name": "Completions"}, {"name": "Models"}, {"name": "Usage"}],
         "paths": {
             "/chat/completions": {"post": _chat()},
             "/completions": {"post": _completion()},
             "/models": {"get": _list_models()},
             "/models/{model}": {"get": _one_model()},
+            "/usage": {"get": _usage()},
         },
         "components": {
             "securitySchemes": {
@@ -143,6 +146,22 @@ def _one_model() -> Json:
             {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
         ],
         "responses": {"200": _found(Model), **_refusals(_WITHOUT_BODY | {404})},
+    }
+
+
+def _usage() -> Json:
+    return {
+        "tags": ["Usage"],
+        "operationId": "getUsage",
+        "summary": "Tell what was used",
+        "description": "What the account of the key has used, with all of its keys, by day and"
+        " model. `first_day` and `last_day` are days in UTC such as `2026-11-29`, both included, at"
+        " most 366; without them the answer covers the last 30 days.",
+        "parameters": [
+            {"name": name, "in": "query", "schema": {"type": "string", "format": "date"}}
+            for name in ("first_day", "last_day")
+        ],
+        "responses": {"200": _found(UsageList), **_refusals(_WITHOUT_BODY | {429})},
     }
 
 
@@ -241,6 +260,7 @@ def _schemas() -> Json:
         CompletionChunk,
         Model,
         ModelList,
+        UsageList,
         ErrorResponse,
     ]
     _, schemas = msgspec.json.schema_components(kinds, ref_template=_REF)

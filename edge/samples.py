@@ -49,6 +49,11 @@ _CALLS: Mapping[str, tuple[str, str, str]] = {
         'print(client.models.retrieve("MODEL"))',
         'console.log(await client.models.retrieve("MODEL"));',
     ),
+    "getUsage": (
+        "/usage",
+        'print(client.get("/usage", cast_to=object))',
+        'console.log(await client.get("/usage"));',
+    ),
 }
 _PYTHON_HEAD = f"""\
 from openai import OpenAI
