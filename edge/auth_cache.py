@@ -89,6 +89,8 @@ class AuthCache:
         self._known = KnownKeys(sizes.known)
         self._unknown: Lru[bytes, float] = Lru(sizes.unknown)
         self._asking: dict[bytes, asyncio.Task[Entry | None]] = {}
+        """Questions that may be joined."""
+        self._tasks: set[asyncio.Task[Entry | None]] = set()
         # After a failure nobody asks before this time, and then one at a time: an outage is not
         # waited for by each request.
         self._retry_at: float | None = None
@@ -198,6 +200,8 @@ class AuthCache:
             # Perhaps it is new, and somebody was told that there is no such key.
             self._new_keys += 1
             self._unknown.clear()
+            # Answers that may have been read before are for those alone who wait for them already.
+            self._asking = {d: task for d, task in self._asking.items() if d in self._known}
         key_state = event.key_state if event.key_id else KeyState.KEY_STATE_ACTIVE
         if not is_open(event.account_state, key_state):
             self._tell_closed(event.account_id, event.key_id)
@@ -223,6 +227,7 @@ class AuthCache:
             # Not in the context of the request that happens to ask first: others wait too.
             task = asyncio.create_task(self._question(digest), name="verify-key", context=Context())
             self._asking[digest] = task
+            self._tasks.add(task)
             task.add_done_callback(lambda done: self._answered(digest, done))
         return task
 
@@ -269,7 +274,9 @@ class AuthCache:
         self.heard_at = max(self.heard_at or asked_at, asked_at)
 
     def _answered(self, digest: bytes, task: "asyncio.Task[Entry | None]") -> None:
-        del self._asking[digest]
+        self._tasks.discard(task)
+        if self._asking.get(digest) is task:
+            del self._asking[digest]
         if not task.cancelled():
             task.exception()  # whoever waited has seen it; perhaps nobody waits any more
 

@@ -116,6 +116,9 @@ class KnownKeys:
         for entry in self._entries.values():
             entry.doubt()
 
+    def __contains__(self, digest: bytes) -> bool:
+        return self._entries.peek(digest) is not None
+
     def __len__(self) -> int:
         return len(self._entries)
 

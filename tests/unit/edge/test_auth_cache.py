@@ -423,6 +423,23 @@ async def test_key_is_issued_while_answering():
     assert await asked.may_call(OTHER)
 
 
+async def test_key_is_issued_while_others_wait():
+    """Who asks after a key was issued does not get an answer from before it."""
+    asked = Asked()
+    asked.watch()
+    asked.gate = asyncio.Event()
+    before = asyncio.create_task(asked.entry(OTHER))
+    await settled()
+    asked.known[OTHER] = answer("o")
+    asked.tell("o", digest=OTHER)
+    after = asyncio.create_task(asked.may_call(OTHER))
+    await settled()
+    assert len(asked.questions) == 2
+    asked.gate.set()
+    assert await after
+    await before
+
+
 async def test_outage_is_waited_for_once():
     """After a failed question nobody asks for a second, and then one at a time."""
     asked = Asked()
