@@ -12,7 +12,11 @@ from auth_service.errors import StoreUnavailableError
 
 DEADLINE_S = 5.0
 POOL_SIZE = 8
-SESSION = {"application_name": "fastrun-auth"}
+SESSION = {
+    "application_name": "fastrun-auth",
+    # Planning anew takes as long as a lookup; the tests of query plans try these as well.
+    "plan_cache_mode": "force_generic_plan",
+}
 
 # What the driver raises when Postgres is away, stops, starts, is full or does not let us in.
 OUTAGES: tuple[type[Exception], ...] = (
