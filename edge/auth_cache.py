@@ -22,6 +22,8 @@ OnClosed = Callable[[str, str], None]
 """Told that an account is closed, or the key of it whose id is not empty."""
 
 LAST_EVENTS = 10_000
+# More at once would take longer, and hold up what this process does besides.
+QUESTIONS_AT_ONCE = 32
 # Each after an event that came while the last was asked for.
 MOST_QUESTIONS = 4
 
@@ -91,6 +93,9 @@ class AuthCache:
         self._asking: dict[bytes, asyncio.Task[Entry | None]] = {}
         """Questions that may be joined."""
         self._tasks: set[asyncio.Task[Entry | None]] = set()
+        # Apart, so that a flood of keys that nobody knows holds up none that are known.
+        self._for_known = asyncio.Semaphore(QUESTIONS_AT_ONCE)
+        self._for_strangers = asyncio.Semaphore(QUESTIONS_AT_ONCE)
         # After a failure nobody asks before this time, and then one at a time: an outage is not
         # waited for by each request.
         self._retry_at: float | None = None
@@ -223,9 +228,11 @@ class AuthCache:
         task = self._asking.get(digest)
         if task is None:
             if self._is_out(now):
-                raise ServiceError(ErrorReason.ERROR_REASON_UNAVAILABLE, "the auth service is out")
+                raise _unavailable("the auth service is out")
             # Not in the context of the request that happens to ask first: others wait too.
-            task = asyncio.create_task(self._question(digest), name="verify-key", context=Context())
+            task = asyncio.create_task(
+                self._take_turns(digest, now), name="verify-key", context=Context()
+            )
             self._asking[digest] = task
             self._tasks.add(task)
             task.add_done_callback(lambda done: self._answered(digest, done))
@@ -235,9 +242,22 @@ class AuthCache:
         if digest not in self._asking and not self._is_out(now):
             self._ask(digest, now)
 
-    async def _question(self, digest: bytes) -> Entry | None:
+    async def _take_turns(self, digest: bytes, now: float) -> Entry | None:
+        turns = self._for_known if digest in self._known else self._for_strangers
+        try:
+            async with asyncio.timeout(self._times.question_s):
+                await turns.acquire()
+        except TimeoutError:
+            raise _unavailable("too many keys are asked about") from None
+        try:
+            if self._retry_at is not None and self._clock() < self._retry_at:
+                raise _unavailable("the auth service is out")
+            return await self._question(digest, now + self._times.question_s)
+        finally:
+            turns.release()
+
+    async def _question(self, digest: bytes, deadline: float) -> Entry | None:
         """Ask until the answer is no older than the last event about it."""
-        deadline = self._clock() + self._times.question_s
         for _ in range(MOST_QUESTIONS):
             asked_at = self._clock()
             if asked_at >= deadline:
@@ -257,9 +277,7 @@ class AuthCache:
             self._heard(asked_at)
             if before[0] == self._resets and self._last_events.has_seen(answer):
                 return self._learn(digest, answer, asked_at)
-        raise ServiceError(
-            ErrorReason.ERROR_REASON_UNAVAILABLE, "the key changes faster than it is answered"
-        )
+        raise _unavailable("the key changes faster than it is answered")
 
     def _learn(self, digest: bytes, answer: VerifyKeyResponse, asked_at: float) -> Entry:
         entry = Entry.of(answer, asked_at)
@@ -298,3 +316,7 @@ class AuthCache:
     def _counted(self, answer: str, entry: Entry | None) -> Entry | None:
         self._count(answer)
         return entry
+
+
+def _unavailable(why: str) -> ServiceError:
+    return ServiceError(ErrorReason.ERROR_REASON_UNAVAILABLE, why)

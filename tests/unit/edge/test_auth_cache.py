@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from edge.auth_cache import MOST_QUESTIONS, AuthCache, GapError, Sizes, Times
+from edge.auth_cache import MOST_QUESTIONS, QUESTIONS_AT_ONCE, AuthCache, GapError, Sizes, Times
 from fastrun.service.errors import ServiceError
 from fastrun.v1.auth_pb2 import AccountState, KeyEvent, KeyState, VerifyKeyResponse
 from fastrun.v1.error_pb2 import ErrorReason
@@ -490,6 +490,42 @@ async def test_single_flight():
     assert isinstance(done[0], asyncio.CancelledError)
     assert {each.caller.key_id for each in done[1:]} == {"k"}
     assert len(asked.questions) == 1
+
+
+async def test_flood():
+    """Many unknown keys at once are asked about a few at a time, and hold up no known key."""
+    asked = Asked(unknown=100)
+    asked.watch()
+    await asked.entry()
+    asked.tell()
+    asked.gate = asyncio.Event()
+    flood = [
+        asyncio.create_task(asked.entry(bytes([number]) * 32))
+        for number in range(100, 102 + QUESTIONS_AT_ONCE)
+    ]
+    await settled()
+    assert len(asked.questions) == 1 + QUESTIONS_AT_ONCE
+    known = asyncio.create_task(asked.may_call())
+    await settled()
+    assert asked.questions[-1] == KEY
+    asked.gate.set()
+    assert await known
+    assert await asyncio.gather(*flood) == [None] * len(flood)
+
+
+async def test_flood_in_an_outage():
+    """Those that wait for their turn are not asked about once a question has failed."""
+    asked = Asked()
+    asked.gate, asked.is_down = asyncio.Event(), True
+    flood = [
+        asyncio.create_task(asked.entry(bytes([number]) * 32))
+        for number in range(100, 110 + QUESTIONS_AT_ONCE)
+    ]
+    await settled()
+    asked.gate.set()
+    failures = await asyncio.gather(*flood, return_exceptions=True)
+    assert {type(failure) for failure in failures} == {ServiceError}
+    assert len(asked.questions) == QUESTIONS_AT_ONCE
 
 
 async def test_bounded():

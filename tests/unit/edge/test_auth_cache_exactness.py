@@ -135,10 +135,6 @@ class Cache(RuleBasedStateMachine):
     def wait(self, seconds):
         self.now += seconds
 
-    @rule(is_down=st.booleans())
-    def lose_or_find_postgres(self, is_down):
-        self.is_down = is_down
-
     @rule(most=st.integers(1, 5))
     def tell(self, most):
         """The watch tells some events, and confirms if these are all."""
@@ -150,15 +146,17 @@ class Cache(RuleBasedStateMachine):
             self.confirmed_at = self.now
         self.turn()
 
-    @rule()
-    def cut(self):
-        self.cache.on_broken()
-        self.confirmed_at = None
-
-    @rule()
-    def reset(self):
-        self.told, self.reset_at = len(self.events), self.now
-        self.cache.on_reset(self.told)
+    @rule(kind=st.sampled_from(["down", "up", "up", "cut", "reset"]))
+    def trouble(self, kind):
+        """Postgres goes or comes, or the watch is cut or has missed events."""
+        if kind == "cut":
+            self.cache.on_broken()
+            self.confirmed_at = None
+        elif kind == "reset":
+            self.told, self.reset_at = len(self.events), self.now
+            self.cache.on_reset(self.told)
+        else:
+            self.is_down = kind == "down"
 
     @precondition(lambda self: self.replies)
     @rule(data=st.data())
