@@ -76,7 +76,7 @@ class ChatTemplate:
         *,
         variables: Mapping[str, Any] | None = None,
         now: Callable[[], datetime] = datetime.now,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.thread_time,
     ) -> None:
         """Compile a template.
 
@@ -84,7 +84,7 @@ class ChatTemplate:
             source: Jinja text.
             variables: such as ``bos_token``.
             now: the local time, for templates that write today's date.
-            clock: monotonic seconds.
+            clock: seconds that this thread has worked; on a busy machine others pass as well.
 
         Raises:
             TemplateError: it is not a template.
@@ -98,6 +98,11 @@ class ChatTemplate:
             self._template = environment.from_string(source)
         except jinja2.TemplateError as error:
             raise TemplateError(f"the model's chat template is broken: {error}") from error
+        except Exception as error:
+            # Nested too deeply, a break outside a loop: what Python makes of jinja2's code.
+            raise TemplateError(
+                f"the model's chat template is broken: {type(error).__name__}"
+            ) from error
 
     def render(self, messages: Sequence[Message], /, **variables: Any) -> str:
         """Return the prompt's text, up to where the assistant begins to speak.

@@ -170,10 +170,21 @@ def test_rendering_is_bounded_in_size_and_time(monkeypatch):
         ChatTemplate(endless).render(turns("a"))
 
 
-def test_a_broken_template_is_named_at_load():
-    """A template that does not parse fails when it is made, not at the first request."""
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% if %}",
+        "{% break %}",
+        "{% if 1 %}" * 200 + "{% endif %}" * 200,
+        "{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}",
+        "{{ (10 ** 10000) | string }}",
+    ],
+    ids=["syntax", "break", "nested", "brackets", "digits"],
+)
+def test_a_broken_template_is_named_at_load(source):
+    """A template that does not compile fails when it is made, not at the first request."""
     with pytest.raises(TemplateError, match="broken"):
-        ChatTemplate("{% if %}")
+        ChatTemplate(source)
 
 
 def test_special_tokens_stay_text_in_every_value_that_a_template_gets():
