@@ -21,6 +21,8 @@ MAX_TOKENS_BY_DEFAULT = 16_384
 MAX_STOPS = 4
 MAX_TOP_LOGPROBS = 20
 SEEDS = 1 << 63
+# What a template writes around a message or call, at least: many empty ones take time as well.
+MARKUP_CHARACTERS = 32
 
 # Field of Sampling, least and greatest value.
 RANGES: Sequence[tuple[str, float, float]] = (
@@ -120,16 +122,19 @@ def make(
 
 
 def characters(request: GenerateRequest) -> int:
-    """Return how long the texts are that a prompt is made of; cheap."""
+    """Return about how long the texts are that a prompt is made of; cheap."""
+    messages = request.messages
+    count = len(messages) + sum(len(message.tool_calls) for message in messages)
     return (
         len(request.prompt)
+        + count * MARKUP_CHARACTERS
         + len(request.chat_template_kwargs_json)
         + sum(len(tool.description) + len(tool.parameters_json_schema) for tool in request.tools)
         + sum(
             len(message.content)
             + len(message.reasoning)
             + sum(len(call.arguments) for call in message.tool_calls)
-            for message in request.messages
+            for message in messages
         )
     )
 

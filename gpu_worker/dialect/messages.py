@@ -1,5 +1,6 @@
 """Conversations as a model's template can take them, with nothing of them lost."""
 
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -76,20 +77,15 @@ def _with_calls_alone(messages: Sequence[Message]) -> Iterator[Message]:
         if len(calls) < 2:
             yield message
             continue
-        results: list[Message] = []
+        results: dict[str | None, list[Message]] = {}
         while at < len(messages) and messages[at]["role"] == "tool":
-            results.append(messages[at])
+            results.setdefault(messages[at].get("tool_call_id"), []).append(messages[at])
             at += 1
         for place, call in enumerate(calls):
             alone = {**message, "tool_calls": [call]}
             yield {**_without(alone, *THOUGHTS), "content": ""} if place else alone
-            yield from (each for each in results if _belongs(each, call))
-            results = [each for each in results if not _belongs(each, call)]
-        yield from results
-
-
-def _belongs(result: Message, call: Mapping[str, Any]) -> bool:
-    return result.get("tool_call_id") == call.get("id")
+            yield from results.pop(call.get("id"), ())
+        yield from itertools.chain.from_iterable(results.values())
 
 
 def _alternating(messages: Iterable[Message]) -> list[Message]:

@@ -75,7 +75,7 @@ def _add_result(written: list[dict[str, Any]], message: Message, names: Mapping[
     caller = written[-1]
     results = caller.setdefault("tool_responses", [])
     # In the order of the calls, if they have no ids.
-    called = [call["function"]["name"] for call in caller.get("tool_calls", ())]
-    in_turn = called[len(results)] if len(results) < len(called) else UNKNOWN
+    calls, at = caller.get("tool_calls", ()), len(results)
+    in_turn = calls[at]["function"]["name"] if at < len(calls) else UNKNOWN
     name = names.get(message.get("tool_call_id", "")) or message.get("name") or in_turn
     results.append({"name": name, "response": message["content"]})

@@ -30,6 +30,7 @@ from gpu_worker.dialect.tokenizer import JsonTokenizer
 from gpu_worker.engine.grammar import Choice, Json, Sequence
 from gpu_worker.engine.protocol import SamplingParams
 from gpu_worker.engine.scripted import ByteTokenizer
+from gpu_worker.generation import INLINE_CHARACTERS
 from gpu_worker.prompt import SamplingDefaults
 
 CARD = ModelCard(model="m", context_length=100, longest_token_bytes=10)
@@ -313,3 +314,11 @@ def test_variables_that_are_set_by_hand_reach_the_template():
     assert text() == "nonex"
     assert text(reasoning_effort=ReasoningEffort.REASONING_EFFORT_HIGH) == "deepx"
     assert text(chat_template_kwargs_json='{"depth": "own"}') == "ownx"
+
+
+def test_a_long_history_without_words_is_long():
+    """Messages and calls take time by their number, too, so they do not count as nothing."""
+    call = ToolCall(id="a", name="f")
+    turns = [ChatMessage(role=Role.ROLE_ASSISTANT, tool_calls=[call] * 500)] * 2
+    assert prompt.characters(GenerateRequest(messages=turns)) > INLINE_CHARACTERS
+    assert prompt.characters(GenerateRequest(messages=[ChatMessage()] * 1000)) > INLINE_CHARACTERS
