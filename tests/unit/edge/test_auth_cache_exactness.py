@@ -177,6 +177,19 @@ class Cache(RuleBasedStateMachine):
             self.turn()
         self.check()
 
+    @rule(key=st.sampled_from(KEYS), state=st.sampled_from([ACTIVE, REVOKED]), told=st.booleans())
+    def change_while_asked(self, key, state, told):
+        """A key changes between the read and the reply, and others ask when that is told."""
+        self.look_up(key, is_slow=True)
+        self.issue_or_change_key(key, state)
+        if told:
+            self.tell(5)
+        self.look_up(key, is_slow=True)
+        while self.replies:
+            self.replies.pop(0).set_result(None)
+            self.turn()
+            self.check()
+
     def check(self):
         """Whoever passes could call at some moment since the oldest that may be gone by."""
         for each in [each for each in self.waiting if each[0].done()]:
@@ -220,4 +233,4 @@ class Cache(RuleBasedStateMachine):
 
 
 TestCache = Cache.TestCase
-TestCache.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+TestCache.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
