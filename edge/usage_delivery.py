@@ -22,8 +22,8 @@ from fastrun.v1.error_pb2 import ErrorReason
 
 log = structlog.get_logger()
 
-BATCH = 500
-"""Records in one call: read and packed in some milliseconds."""
+BATCH = 250
+"""Records in one call: few enough that reading and packing them holds up no stream."""
 ASKED_AT_ONCE = 1000
 PATIENCE_S = 10.0
 """What nobody knows this long after the first question nobody will: a lease whose edge has died is

@@ -43,7 +43,8 @@ class Spool:
         self._folder = folder
         self._owner = owner
         self._limit_bytes = limit_bytes
-        self._segment_bytes = segment_bytes
+        # All segments but the last can go, so the last one must not fill the spool by itself.
+        self._segment_bytes = min(segment_bytes, limit_bytes // 2)
         self._lock: Lock | None = None
         self._orphan: Orphan | None = None
         self._segments: list[Segment] = []
@@ -149,6 +150,8 @@ class Spool:
             delivered = {record.request_id for record in batch}
             self._unwritten = [_without_record(line, delivered) for line in self._unwritten]
         try:
+            if self._segments and self._segments[-1].size >= self._segment_bytes:
+                self._next_segment()
             while len(self._segments) > 1 and self._segments[0].is_read:
                 if self._write_again(self._segments[0].number):
                     await self.sync()

@@ -48,6 +48,10 @@ class ScriptedAuth(auth_pb2_grpc.AuthServiceServicer):
         self.on_read = None
         self.known = {}
         self.asked = 0
+        self.recorded = {}
+        self.takes_usage = True
+        self.queries = []
+        self.sums = []
         self.is_down = False
         self.frozen = None
 
@@ -129,6 +133,19 @@ class ScriptedAuth(auth_pb2_grpc.AuthServiceServicer):
             await self.on_read()
         return answer
 
+    async def RecordUsage(self, request, context):
+        if not self.takes_usage:
+            raise ServiceError(ErrorReason.ERROR_REASON_UNAVAILABLE, "no Postgres")
+        for record in request.records:
+            self.recorded.setdefault(record.request_id, record)
+        return auth_pb2.RecordUsageResponse()
+
+    async def QueryUsage(self, request, context):
+        self.queries.append(request)
+        if not self.takes_usage:
+            raise ServiceError(ErrorReason.ERROR_REASON_UNAVAILABLE, "no Postgres")
+        return auth_pb2.QueryUsageResponse(sums=self.sums)
+
 
 class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
     """Grants at once to the worker that ``choose`` names; tests may change that and see all."""
@@ -144,6 +161,8 @@ class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         self.workers = []
         self.models = ModelList(models=[model_state()], complete=True)
         self.on_acquire = self.grant
+        self.usages = {}
+        self.running = set()
         self.changed = asyncio.Condition()
         self._lease_ids = itertools.count(1)
 
@@ -173,6 +192,14 @@ class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
             ping=lambda: outbox.put(EdgeReply(ping=Ping())),
         )
         await stream.run()
+
+    async def FindUsage(self, request, context):
+        return scheduler_pb2.FindUsageResponse(
+            generations=[
+                each for name in request.request_ids for each in self.usages.get(name, ())
+            ],
+            running_request_ids=self.running & set(request.request_ids),
+        )
 
     def send(self, **item):
         outbox, stream = self.sessions[-1]

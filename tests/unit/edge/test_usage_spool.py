@@ -120,7 +120,7 @@ class AnyHistory(RuleBasedStateMachine):
         self.running = {}
         """Edge by request."""
         self.last = {}
-        """By edge: the request of its last line, if that said that it begins."""
+        """By edge: the request of its last line, None if that ended one; no line that is synced."""
         self.never = set()
         """Their beginning was torn, so they were never started."""
         self.ids = count(1)
@@ -150,7 +150,7 @@ class AnyHistory(RuleBasedStateMachine):
     def end(self, data, is_sure):
         request_id = data.draw(st.sampled_from(sorted(self.running)))
         spool, _ = self.running.pop(request_id)
-        self.last.pop(spool, None)
+        self.last[spool] = None
         request, tokens = spool.opened(request_id), self.world.ran[request_id]
         if not is_sure:
             ending = Ending(status=Status.CANCELLED)
@@ -176,10 +176,9 @@ class AnyHistory(RuleBasedStateMachine):
         spool, _ = edge = self.edge(data)
         self.edges.remove(edge)
         kill(spool)
-        is_cut = cut(spool, by)
-        torn = self.last.pop(spool, None)
-        if torn and is_cut:
-            self.never.add(torn)
+        if spool in self.last and cut(spool, by):
+            self.never.add(self.last[spool])
+        self.last.pop(spool, None)
         self.running = {each: where for each, where in self.running.items() if where is not edge}
 
     @precondition(lambda self: self.edges)
@@ -191,7 +190,6 @@ class AnyHistory(RuleBasedStateMachine):
         self.running = {each: where for each, where in self.running.items() if where is not edge}
 
     def round(self, delivery):
-        # What was delivered may have been written behind a line that is cut later.
         self.last.pop(delivery._spool, None)
         try:
             self.loop.run_until_complete(delivery._round())
@@ -203,6 +201,13 @@ class AnyHistory(RuleBasedStateMachine):
         assert all(self.world.ran[each] is not None for each in self.world.recorded)
 
     def teardown(self):
+        try:
+            self.check_the_end()
+        finally:
+            self.loop.run_until_complete(self.loop.shutdown_default_executor())
+            self.loop.close()
+
+    def check_the_end(self):
         for spool, _ in self.edges:
             kill(spool)
         spool = spool_in(self.folder)
@@ -216,8 +221,6 @@ class AnyHistory(RuleBasedStateMachine):
             assert record.completion_tokens == self.world.ran[request_id]
         assert not list(self.folder.iterdir())
         self.folder.rmdir()
-        self.loop.run_until_complete(self.loop.shutdown_default_executor())
-        self.loop.close()
 
 
 AnyHistory.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
