@@ -71,10 +71,12 @@ def read(path: Path) -> ModelFile:
         made = msgspec.convert(values, ModelFile)
     except OSError as error:
         raise ModelFileError(f"{path} cannot be read ({error.strerror})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ModelFileError(f"{path} is not TOML: {error}") from error
     except msgspec.ValidationError as error:
         raise ModelFileError(f"{path}: {error}") from error
+    if not (made.id and made.path):
+        raise ModelFileError(f"{path}: id and path must not be empty")
     dialect = made.dialect
     if dialect.family and dialect.family not in FAMILIES:
         raise ModelFileError(f"{path}: dialect.family must be one of {', '.join(FAMILIES)}")
@@ -100,9 +102,12 @@ def template_source(dialect: Dialect) -> str | None:
         return None
     try:
         return Path(dialect.chat_template).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise ModelFileError(f"{dialect.chat_template} cannot be read: {error}") from error
 
 
 def _beside(file: Path, path: str) -> str:
-    return str((file.parent / Path(path).expanduser()).absolute())
+    try:
+        return str((file.parent / Path(path).expanduser()).absolute())
+    except RuntimeError as error:
+        raise ModelFileError(f"{file}: {path} begins with no user's home folder") from error

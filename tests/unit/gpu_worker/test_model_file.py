@@ -48,6 +48,10 @@ def test_paths_are_relative_to_the_file(tmp_path):
         ('id = "m"\npath = "w"\n[dialect]\nthoughts = ["<t>"]', "dialect.thoughts"),
         ('id = "m"\npath = "w"\n[dialect.efforts]\nhuge = {}', "huge"),
         ("id = ", "is not TOML"),
+        ("id = " + "[" * 5000, "is not TOML"),
+        ('id = ""\npath = "w"', "id and path"),
+        ('id = "m"\npath = ""', "id and path"),
+        ('id = "m"\npath = "~nobody-of-this-name/w"', "~nobody-of-this-name/w"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path, text, named):
@@ -65,6 +69,8 @@ def test_a_file_that_is_missing_is_named(tmp_path):
         model_file.read(tmp_path / "none.toml")
     with pytest.raises(ModelFileError, match=r"none\.jinja"):
         model_file.template_source(Dialect(chat_template=str(tmp_path / "none.jinja")))
+    with pytest.raises(ModelFileError, match="cannot be read"):
+        model_file.template_source(Dialect(chat_template="no\0name"))
 
 
 def test_what_is_said_by_hand_replaces_what_was_found():
