@@ -1,0 +1,139 @@
+"""Edges that are killed under load leave exactly one usage record of what any worker accepted.
+
+As it was done before a release:
+
+    FASTRUN_TEST_KILLS=50 pytest -s tests/chaos/test_edge_kills.py
+"""
+
+import asyncio
+import os
+import random
+import signal
+import sys
+from collections import Counter, defaultdict
+from contextlib import suppress
+
+import pytest
+from metering import Books, Client, misrecorded
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+
+KILLS = int(os.environ.get("FASTRUN_TEST_KILLS", "5"))
+EDGES = max(2, KILLS // 6)
+"""One that was killed more often would be started again the later, each time."""
+RATE = 30
+MOST_BETWEEN_S = 2
+
+
+@pytest.fixture
+def up(machine):
+    up = machine.up(
+        *("--ephemeral", "--json", "--edges", str(EDGES), "--engine", "scripted"),
+        *("--slots", "16", "--workers", "2"),
+        FASTRUN_WORKER_SCRIPTED_TOKENS_PER_S="100",
+    )
+    try:
+        yield up.wait_ready()
+    finally:
+        status = up.stop()
+    assert status == 0
+
+
+def body(number):
+    more = {"stream_options": {"include_usage": True}} if number % 3 else {}
+    return {
+        "messages": [{"role": "user", "content": f"[[tokens={number % 41}]] request {number}"}],
+        "stream": bool(more),
+        "n": 1 + number % 2,
+        **more,
+    }
+
+
+def chat(tokens):
+    return {
+        "messages": [{"role": "user", "content": f"[[tokens={tokens}]]"}],
+        "max_tokens": tokens,
+        "stream": True,
+    }
+
+
+def kill(machine, *programs):
+    for pid, line in machine.processes().items():
+        if any(program in line for program in programs):
+            os.kill(pid, signal.SIGKILL)
+
+
+async def kill_edges(machine, chance):
+    """Kill any of them at any moment, also in the midst of their start."""
+    for _ in range(KILLS):
+        await asyncio.sleep(chance.uniform(0, MOST_BETWEEN_S))
+        while not (
+            edges := [pid for pid, line in machine.processes().items() if "-m edge" in line]
+        ):
+            await asyncio.sleep(0.01)
+        with suppress(ProcessLookupError):
+            os.kill(chance.choice(edges), signal.SIGKILL)
+
+
+def used(books):
+    """What workers logged of each request that has ended: its prompt, and all its completions."""
+    found = defaultdict(list)
+    for line in books.logged("request_finished"):
+        if line["prompt_tokens"] is not None:
+            found[line["request_id"]].append(line)
+    return {
+        request_id: (lines[0]["prompt_tokens"], sum(line["completion_tokens"] for line in lines))
+        for request_id, lines in found.items()
+    }
+
+
+async def test_every_accepted_request_is_recorded_once(up, machine):
+    """By id and by counts, records are what workers logged, and completed ones what clients saw."""
+    books, client = Books(up), Client(up)
+    chance = random.Random(50)
+    over = asyncio.Event()
+    async with client.open():
+        load = asyncio.create_task(client.ask_steadily(RATE, over.is_set, body))
+        await kill_edges(machine, chance)
+        over.set()
+        await load
+    records = await books.settled(180)
+
+    accepted = {line["request_id"] for line in books.logged("request_started")}
+    assert records.keys() - accepted == set()
+    assert accepted - records.keys() == set()
+    counts = {
+        request_id: (record["prompt_tokens"], record["completion_tokens"])
+        for request_id, record in records.items()
+    }
+    assert counts.items() - used(books).items() == set()
+    assert not misrecorded(client.seen, records)
+    statuses = Counter(record["status"] for record in records.values())
+    print(f"{KILLS} kills, {len(client.seen)} requests:")
+    print("clients:", Counter(f"{seen.status} whole={seen.is_whole}" for seen in client.seen))
+    print("records:", statuses)
+    assert statuses.keys() <= {"completed", "cancelled", "partial"}
+    whole = {seen.request_id for seen in client.seen if seen.is_whole}
+    # Those that an edge had answered when it was killed before it had written so.
+    print(
+        "answered and not completed:", sum(records[each]["status"] != "completed" for each in whole)
+    )
+
+
+async def test_killed_with_its_worker(up, machine, eventually):
+    """What nobody is left to tell is recorded as lost: without counts, for none are guessed."""
+    books, client = Books(up), Client(up)
+    async with client.open():
+        asking = [asyncio.create_task(client.ask(**chat(4000))) for _ in range(4)]
+        assert await asyncio.to_thread(
+            eventually, lambda: len(books.logged("request_started")) == len(asking)
+        )
+        kill(machine, "-m gpu_worker", "-m edge")
+        await asyncio.gather(*asking)
+    accepted = {line["request_id"] for line in books.logged("request_started")}
+    records = await books.settled(60)
+    assert records.keys() == accepted
+    assert [
+        (record["status"], record["prompt_tokens"], record["completion_tokens"])
+        for record in records.values()
+    ] == [("lost", None, None)] * len(asking)
