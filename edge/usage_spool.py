@@ -149,8 +149,10 @@ class Spool:
         if self._unwritten:
             delivered = {record.request_id for record in batch}
             self._unwritten = [_without_record(line, delivered) for line in self._unwritten]
+            if any(isinstance(line, Closed) for line in self._unwritten):
+                return  # all that is on the disk of them is their beginning
         try:
-            if self._segments and self._segments[-1].size >= self._segment_bytes:
+            if self._is_last_full():
                 self._next_segment()
             while len(self._segments) > 1 and self._segments[0].is_read:
                 if self._write_again(self._segments[0].number):
@@ -283,6 +285,15 @@ class Spool:
         self._descriptor = descriptor
         self._is_torn = False
         self._segments.append(Segment(number, path, size=0))
+
+    def _is_last_full(self) -> bool:
+        """Whether the last segment is to be followed by another, so that it can be deleted."""
+        if not self._segments:
+            return False
+        last = self._segments[-1]
+        # Where there is no room it may be the last segment itself that takes it.
+        fills_disk = self._failure is not None and last.is_read and last.size > 0
+        return fills_disk or last.size >= self._segment_bytes
 
     def _write_again(self, number: int) -> bool:
         """Write what is open anew if it stands in this segment or before; returns if any does."""

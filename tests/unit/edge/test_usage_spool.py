@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import tempfile
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from edge import usage_spool
 from edge.metrics import Metrics
 from edge.usage_delivery import PATIENCE_S, UsageDelivery
 from edge.usage_lines import Closed, Counts, Ending, Open, Started, Status, Void
@@ -225,6 +227,115 @@ class AnyHistory(RuleBasedStateMachine):
 
 AnyHistory.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 TestAnyHistory = AnyHistory.TestCase
+
+
+class SmallDisk:
+    """Stands for os: files in a folder take no more than so many bytes, if that is set."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.size = None
+
+    def __getattr__(self, name):
+        return getattr(os, name)
+
+    @property
+    def used(self):
+        return sum(path.stat().st_size for path in self.folder.iterdir())
+
+    def write(self, descriptor, data):
+        room = len(data) if self.size is None else min(self.size - self.used, len(data))
+        if room <= 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return os.write(descriptor, data[:room])
+
+
+class AnyHistoryOnASmallDisk(AnyHistory):
+    """The same where there is no room now and then, wherever in a line that begins."""
+
+    @initialize()
+    def prepare(self):
+        super().prepare()
+        self.disk = usage_spool.os = SmallDisk(self.folder)
+
+    @rule(room=st.integers(0, 400))
+    def fill(self, room):
+        self.disk.size = self.disk.used + room
+
+    @rule()
+    def clear(self):
+        self.disk.size = None
+
+    @precondition(lambda self: self.edges)
+    @rule(data=st.data())
+    def repair(self, data):
+        self.edge(data)[0].repair()
+
+    @rule(data=st.data(), tokens=st.none() | st.integers(1, 9))
+    def begin(self, data, tokens):
+        with suppress(SpoolError):
+            super().begin(data, tokens)
+
+    @precondition(lambda self: self.edges)
+    @rule(data=st.data())
+    def crash(self, data):
+        super().crash(data, 0)
+
+    def round(self, delivery):
+        with suppress(OSError):
+            super().round(delivery)
+
+    def teardown(self):
+        self.disk.size = None
+        usage_spool.os = os
+        super().teardown()
+
+
+AnyHistoryOnASmallDisk.TestCase.settings = AnyHistory.TestCase.settings
+TestAnyHistoryOnASmallDisk = AnyHistoryOnASmallDisk.TestCase
+
+
+async def test_a_small_disk_is_emptied_as_well(tmp_path, monkeypatch):
+    """A disk that one short file fills has room again once all is delivered."""
+    world, spool = World(), spool_in(tmp_path, segment_bytes=LIMIT)
+    disk = SmallDisk(tmp_path)
+    monkeypatch.setattr(usage_spool, "os", disk)
+    spool.begin(opened("runs"))
+    spool.begin(opened("ends"))
+    disk.size = disk.used + 30
+    with pytest.raises(SpoolError):
+        spool.begin(opened("none"))
+    spool.end(record_of(spool.opened("ends")))
+    spool.end(record_of(spool.opened("runs")))
+    for _ in range(2):
+        await world.delivery(spool)._round()
+        spool.repair()
+    assert spool.problem is None
+    assert set(world.recorded) == {"runs", "ends"}
+    spool.close()
+    assert not list(tmp_path.iterdir())
+
+
+async def test_a_beginning_stays_while_its_end_cannot_be_written(tmp_path, monkeypatch):
+    """An edge that is killed while an end waits for room leaves its beginning to be asked about."""
+    world, spool = World(), spool_in(tmp_path)
+    world.ran = {"r": 7}
+    spool.begin(opened("r"))
+    for number in range(5):
+        spool.begin(opened(f"before{number}"))
+        spool.end(record_of(spool.opened(f"before{number}")))
+    monkeypatch.setattr(os, "write", no_room)
+    spool.end(record_of(spool.opened("r"), tokens=7))
+    spool.next_batch(500)
+    await spool.confirm()
+    kill(spool)
+    monkeypatch.undo()
+
+    heir = spool_in(tmp_path)
+    await world.delivery(heir)._round()
+    await world.delivery(heir)._round()
+    heir.close()
+    assert world.recorded["r"].completion_tokens == 7
 
 
 async def test_what_is_open_outlives_the_segment_in_which_it_began(tmp_path):
