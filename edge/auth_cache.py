@@ -267,7 +267,10 @@ class AuthCache:
                 answer = await self._verify(digest, deadline - asked_at)
             except ServiceError as error:
                 if error.detail.reason != ErrorReason.ERROR_REASON_NOT_FOUND:
-                    self._retry_at = self._clock() + self._times.retry_s
+                    now = self._clock()
+                    # One of a stranger, while the watch is current, was lost in a crowd of others.
+                    if digest in self._known or not self._is_current(now):
+                        self._retry_at = now + self._times.retry_s
                     raise
                 self._heard(asked_at)
                 self._known.drop(digest)

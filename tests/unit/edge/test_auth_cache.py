@@ -513,6 +513,18 @@ async def test_flood():
     assert await asyncio.gather(*flood) == [None] * len(flood)
 
 
+async def test_lost_in_a_flood():
+    """While the watch is current, a stranger who was not told in time is no sign of an outage."""
+    asked = Asked()
+    asked.watch()
+    asked.is_down = True
+    with pytest.raises(ServiceError):
+        await asked.entry(OTHER)
+    asked.is_down = False
+    assert await asked.may_call()
+    assert asked.questions == [OTHER, KEY]
+
+
 async def test_flood_in_an_outage():
     """Those that wait for their turn are not asked about once a question has failed."""
     asked = Asked()

@@ -202,7 +202,7 @@ class Cache(RuleBasedStateMachine):
                 assert is_out
                 continue
             passes = entry is not None and entry.may_call(0)
-            truths = self.history[self.oldest() if is_out else oldest :]
+            truths = self.history[min(oldest, self.oldest()) if is_out else oldest :]
             assert passes in {truth.get(key, False) for truth in truths}
 
     def is_out(self):
