@@ -2,7 +2,8 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, NoReturn, Protocol, Self
 
@@ -18,6 +19,7 @@ from gpu_worker.dialect.special_tokens import SpecialTokens, unused_mark
 
 RENDER_LIMIT_S = 2.0
 RENDER_LIMIT_CHARACTERS = 16 << 20
+TOO_MUCH = "the model's chat template makes too much of these messages"
 
 Message = Mapping[str, Any]
 """``role``, ``content`` and what else a template may read."""
@@ -125,13 +127,23 @@ class ChatTemplate:
 
     def _bounded(self, values: Mapping[str, Any]) -> str:
         deadline = self._clock() + RENDER_LIMIT_S
+
+        def check() -> None:
+            if self._clock() > deadline:
+                raise TemplateError(TOO_MUCH)
+
         left = RENDER_LIMIT_CHARACTERS
         parts = []
-        for part in self._template.generate(values):
-            left -= len(part)
-            if left < 0 or self._clock() > deadline:
-                raise TemplateError("the model's chat template makes too much of these messages")
-            parts.append(part)
+        before = _in_loops.set(check)
+        try:
+            for part in self._template.generate(values):
+                left -= len(part)
+                if left < 0:
+                    raise TemplateError(TOO_MUCH)
+                check()
+                parts.append(part)
+        finally:
+            _in_loops.reset(before)
         return "".join(parts)
 
 
@@ -230,9 +242,43 @@ class _Generation(jinja2.ext.Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def _environment(now: Callable[[], datetime]) -> jinja2.sandbox.ImmutableSandboxedEnvironment:
+_in_loops: ContextVar[Callable[[], None]] = ContextVar("in_loops", default=lambda: None)
+"""What the rendering of this context does in every turn of a loop: it may raise."""
+
+
+class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
+    """Lets a template that loops without writing anything be stopped, and no text grow at once."""
+
+    intercepted_binops = frozenset({"*", "**"})
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> jinja2.nodes.Template:
+        template = super()._parse(source, name, filename)
+        loops: Iterator[Any] = template.find_all((jinja2.nodes.For, jinja2.nodes.Macro))
+        for node in loops:
+            check = jinja2.nodes.EnvironmentAttribute("check", lineno=node.lineno)
+            call = jinja2.nodes.Call(check, [], [], None, None, lineno=node.lineno)
+            node.body.insert(0, jinja2.nodes.ExprStmt(call, lineno=node.lineno))
+        return template
+
+    @staticmethod
+    def check() -> None:
+        """Do what is to be done in every turn of a loop and at every call of a macro."""
+        _in_loops.get()()
+
+    def call_binop(
+        self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any
+    ) -> Any:
+        """Multiply, unless the result is larger than a prompt may be."""
+        sizes = [len(each) if isinstance(each, Sized) else abs(each) for each in (left, right)]
+        product = sizes[0] ** min(sizes[1], 64) if operator == "**" else sizes[0] * sizes[1]
+        if product > RENDER_LIMIT_CHARACTERS:
+            raise TemplateError(TOO_MUCH)
+        return super().call_binop(context, operator, left, right)
+
+
+def _environment(now: Callable[[], datetime]) -> _Environment:
     """Return what transformers gives to chat templates (its ``chat_template_utils``)."""
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+    environment = _Environment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
     )
     environment.filters["tojson"] = _tojson
