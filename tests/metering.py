@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -150,6 +151,32 @@ class Books:
     def logged(self, event: str) -> list[dict[str, Any]]:
         """All lines of that event in the logs of workers, unless they were too many to be kept."""
         return [line for line in self._logged() if line.get("event") == event]
+
+    async def worked(
+        self, request_ids: Iterable[str], timeout_s: float = 20
+    ) -> dict[str, tuple[int, int]]:
+        """What workers logged of every request they accepted: its prompt, and all its completions.
+
+        Waits until these are among them, and all have ended.
+        """
+        async with asyncio.timeout(timeout_s):
+            while True:
+                began = Counter(line["request_id"] for line in self.logged("request_started"))
+                ended = [
+                    line
+                    for line in self.logged("request_finished")
+                    if line["request_id"] in began and line["prompt_tokens"] is not None
+                ]
+                if began.keys() >= set(request_ids) and len(ended) == began.total():
+                    break
+                await asyncio.sleep(0.1)
+        completion: Counter[str] = Counter()
+        for line in ended:
+            completion[line["request_id"]] += line["completion_tokens"]
+        return {
+            line["request_id"]: (line["prompt_tokens"], completion[line["request_id"]])
+            for line in ended
+        }
 
     async def settled(self, timeout_s: float = 60) -> dict[str, dict[str, Any]]:
         """Wait until no edge owes a record; return all records."""

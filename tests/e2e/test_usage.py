@@ -101,10 +101,9 @@ async def left_after(up, lines, **body):
             answer.close()
 
 
-def used(books, request_id):
+async def used(books, request_id):
     """What the worker logged of all generations of a request."""
-    lines = [each for each in books.logged("request_finished") if each["request_id"] == request_id]
-    return lines[0]["prompt_tokens"], sum(line["completion_tokens"] for line in lines)
+    return (await books.worked([request_id]))[request_id]
 
 
 @pytest.mark.parametrize("n", [1, 3])
@@ -114,7 +113,7 @@ async def test_left_in_decode(up, books, recorded, n):
     await left_after(up, 8, **chat("Hello", max_tokens=2000, n=n))
     (record,) = await recorded()
     assert record["status"] == "cancelled"
-    assert counts(record) == used(books, record["request_id"])
+    assert counts(record) == await used(books, record["request_id"])
     assert record["completion_tokens"] > 0
 
 
@@ -157,7 +156,7 @@ async def test_failed(books, client, recorded, more, status):
     assert (seen.status, seen.is_whole) == (status, False)
     (record,) = await recorded()
     assert (record["request_id"], record["status"]) == (seen.request_id, "failed")
-    assert counts(record) == used(books, seen.request_id)
+    assert counts(record) == await used(books, seen.request_id)
     assert record["completion_tokens"] == 5
     assert record["finish"] == ""
 
@@ -170,7 +169,7 @@ async def test_one_of_many_failed(books, client, recorded):
     (record,) = await recorded()
     assert (record["request_id"], record["status"]) == (seen.request_id, "failed")
     assert record["prompt_tokens"] == sum(map(len, prompts))
-    assert record["completion_tokens"] == used(books, seen.request_id)[1]
+    assert record["completion_tokens"] == (await used(books, seen.request_id))[1]
 
 
 @pytest.mark.parametrize(
@@ -195,7 +194,7 @@ async def test_engine_that_died(up, books, client, recorded):
     assert not seen.is_whole
     (record,) = await recorded()
     assert (record["request_id"], record["status"]) == (seen.request_id, "failed")
-    assert counts(record) == used(books, seen.request_id)
+    assert counts(record) == await used(books, seen.request_id)
     assert record["completion_tokens"] == 5
     async with asyncio.timeout(60):  # the worker is started again
         while (await client.ask(**chat("[[tokens=1]]"))).status != 200:
