@@ -58,7 +58,9 @@ class Client:
                 await session.close()
 
     async def ask(self, path: str = "chat/completions", **body: Any) -> Seen:
-        """Ask once, and note what is seen."""
+        """Ask once, and note what is seen; a stream is asked to tell its usage."""
+        if body.get("stream"):
+            body["stream_options"] = {"include_usage": True}
         session = self._sessions[len(self.seen) % CLIENTS]
         seen = await _ask(session, path, {"model": self._up.ready["model"], **body})
         self.seen.append(seen)

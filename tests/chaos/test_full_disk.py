@@ -55,9 +55,6 @@ def chat(tokens, **more):
     return {"messages": [{"role": "user", "content": content}], **more}
 
 
-STREAM = {"stream": True, "stream_options": {"include_usage": True}}
-
-
 async def refused(up):
     """Ask once; return the status and the document that came instead of an answer."""
     headers = {"authorization": f"Bearer {up.ready['api_key']}"}
@@ -81,7 +78,7 @@ async def test_full_disk(up, machine, client, eventually):
     """What runs ends well and is recorded; what comes gets 503; then there is room, and all heals."""
     books = Books(up)
     await client.ask(**chat(1))
-    long = asyncio.create_task(client.ask(**chat(100, **STREAM)))
+    long = asyncio.create_task(client.ask(**chat(100, stream=True)))
     assert await asyncio.to_thread(eventually, lambda: len(books.logged("request_started")) == 2)
     with disk_full(edge_of(machine)):
         status, document = await refused(up)
@@ -112,7 +109,7 @@ async def test_full_disk(up, machine, client, eventually):
 async def test_killed_while_the_disk_is_full(up, machine, client, eventually):
     """What could not be written when the edge was killed is known from when it began, and asked."""
     books = Books(up)
-    long = asyncio.create_task(client.ask(**chat(100, **STREAM)))
+    long = asyncio.create_task(client.ask(**chat(100, stream=True)))
     assert await asyncio.to_thread(eventually, lambda: books.logged("request_started"))
     edge = edge_of(machine)
     with disk_full(edge):

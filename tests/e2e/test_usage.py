@@ -58,11 +58,11 @@ def counts(record):
     return record["prompt_tokens"], record["completion_tokens"]
 
 
-@pytest.mark.parametrize("more", [{}, {"stream": True, "stream_options": {"include_usage": True}}])
-async def test_answered(client, recorded, more):
+@pytest.mark.parametrize("stream", [False, True])
+async def test_answered(client, recorded, stream):
     """What was answered is recorded with the counts that the client was told."""
     await recorded()
-    seen = await client.ask(**chat("[[tokens=7]]", **more))
+    seen = await client.ask(**chat("[[tokens=7]]", stream=stream))
     (record,) = await recorded()
     assert not misrecorded([seen], {record["request_id"]: record})
     assert (record["status"], record["finish"]) == ("completed", "stop")
