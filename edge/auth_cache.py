@@ -109,6 +109,10 @@ class AuthCache:
         self.heard_at: float | None = None
         """When the keys were last known to be what they are here; None: never yet."""
 
+    def knows(self, digest: bytes) -> bool:
+        """Whether it has been told who this is, however long ago."""
+        return digest in self._known
+
     async def entry(self, digest: bytes) -> Entry | None:
         """Return what is known of a key; None when there is no such key.
 

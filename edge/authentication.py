@@ -13,6 +13,7 @@ from multidict import MultiMapping
 from edge.auth_cache import AuthCache
 from edge.caller import Caller
 from edge.errors import INVALID_KEY, KEYS_UNCHECKED, Refusal
+from edge.strangers import Strangers
 from fastrun.service import rpc
 from fastrun.service.api_key import key_sha256, well_formed
 from fastrun.service.errors import ServiceError
@@ -55,6 +56,7 @@ class Authenticator:
 
     def __init__(self, cache: AuthCache, *, wall_clock: Callable[[], float] = time.time) -> None:
         self._cache = cache
+        self._strangers = Strangers()
         self._wall_clock = wall_clock
 
     async def caller(self, headers: MultiMapping[str]) -> Caller:
@@ -69,9 +71,15 @@ class Authenticator:
         found = _BEARER.fullmatch("".join(sent).strip())
         if found is None or not well_formed(found[1]):
             raise Refusal(401, INVALID_KEY)
+        digest = key_sha256(found[1])
+        is_known = self._cache.knows(digest)
+        if not is_known:
+            await self._strangers.passed()
         try:
-            entry = await self._cache.entry(key_sha256(found[1]))
+            entry = await self._cache.entry(digest)
         except ServiceError:
+            if not is_known:  # they are told together, when nobody has answered
+                await self._strangers.passed()
             raise Refusal(503, KEYS_UNCHECKED, reason="keys_unchecked") from None
         if entry is None or not entry.may_call(self._wall_clock()):
             raise Refusal(401, INVALID_KEY)
