@@ -154,6 +154,10 @@ class AuthCache:
         longest_s = max(self._times.fresh_s, self._times.grace_s, self._times.confirmed_s)
         return self._clock() - self.heard_at > longest_s
 
+    def age_s(self, entry: Entry) -> float:
+        """How long ago this was answered."""
+        return self._clock() - entry.verified_at
+
     def is_open_to(self, caller: Caller) -> bool | None:
         """Whether a caller who was let in still would be; asks nobody. None: it was forgotten."""
         entry = self._known.of_key(caller.key_id)

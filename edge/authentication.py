@@ -81,6 +81,7 @@ class Authenticator:
             if not is_known:  # they are told together, when nobody has answered
                 await self._strangers.passed()
             raise Refusal(503, KEYS_UNCHECKED, reason="keys_unchecked") from None
-        if entry is None or not entry.may_call(self._wall_clock()):
+        wall_s = self._wall_clock()
+        if entry is None or not entry.may_call(wall_s):
             raise Refusal(401, INVALID_KEY)
-        return entry.caller
+        return entry.caller.at(wall_s, self._cache.age_s(entry))

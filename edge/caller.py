@@ -1,8 +1,12 @@
 """Who calls, and what they may use."""
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 
 from fastrun.v1.auth_pb2 import Limits, VerifyKeyResponse
+
+CLOCKS_APART_S = 60.0
+"""So much later than here a month may begin where tokens are recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,17 @@ class Caller:
         """Whether a model exists for this key."""
         return not self.models or model in self.models
 
+    def at(self, wall_s: float, age_s: float) -> "Caller":
+        """The same now: what was recorded in a month that is over counts no more.
+
+        Args:
+            wall_s: seconds since 1970.
+            age_s: how long ago this was answered.
+        """
+        if _month(wall_s) == _month(wall_s - age_s - CLOCKS_APART_S):
+            return self
+        return replace(self, account_month_tokens=0, key_month_tokens=0)
+
     @classmethod
     def of(cls, known: VerifyKeyResponse) -> "Caller":
         """Take from an answer what a request needs."""
@@ -37,3 +52,9 @@ class Caller:
             key_month_tokens=known.key_month_tokens,
             models=frozenset(known.models),
         )
+
+
+def _month(wall_s: float) -> tuple[int, int]:
+    """Year and month in UTC, as months are counted."""
+    then = time.gmtime(wall_s)
+    return then.tm_year, then.tm_mon
