@@ -115,6 +115,8 @@ class UsageDelivery:
             ServiceError: the auth service takes nothing.
             OSError: a file cannot be read or deleted.
         """
+        # First, and so also while nothing can be delivered: schedulers forget.
+        await self._ask()
         corrupt = self._spool.corrupt
         while records := self._spool.next_batch(BATCH):
             await self._record(records)
@@ -123,7 +125,6 @@ class UsageDelivery:
         self._metrics.corrupt(self._spool.corrupt - corrupt)
         while orphan := self._spool.adopt():
             await self._adopt(orphan)
-        await self._ask()
 
     async def _adopt(self, orphan: Orphan) -> None:
         while records := orphan.next_batch(BATCH):

@@ -140,6 +140,25 @@ async def test_records_wait_for_the_auth_service(start, body, until):
     assert ids == {f"chatcmpl-{each}" for each in up.auth.recorded}
 
 
+async def test_schedulers_are_asked_while_nothing_can_be_recorded(start, body, until):
+    """Schedulers forget after an hour, so they are asked however long the auth service is away."""
+    async with start() as up:
+        up.auth.takes_usage = False
+        assert (await up.client.post(CHAT, json=body())).status_code == 200
+        up.worker.script = lambda run: up.worker.drop_attaches()
+        assert (await up.client.post(CHAT, json=body())).status_code == 502
+        (asked,) = up.edge._spool.to_ask()
+        usage = Usage(prompt_tokens=11, completion_tokens=9)
+        found = GenerationUsage(request_id=asked.request_id, worker_id="worker_0", usage=usage)
+        up.scheduler.usages = {asked.request_id: [found]}
+        await until(lambda: not up.edge._spool.to_ask())
+        assert not up.auth.recorded
+        up.scheduler.usages = {}
+        up.auth.takes_usage = True
+        await until(lambda: len(up.auth.recorded) == 2)
+        assert up.auth.recorded[asked.request_id].completion_tokens == 9
+
+
 async def test_what_is_left_at_the_end_is_delivered_by_the_next_edge(start, body, tmp_path):
     """An edge that stops leaves its records in the folder, and an edge that starts delivers them."""
     folder = str(tmp_path)
