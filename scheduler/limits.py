@@ -229,12 +229,16 @@ class Limits:
 
     def _touch(self, acquire: Acquire, now: float) -> tuple[Meter, ...]:
         """Bring the meters of a request up to date with what its edge was told."""
+        # One that comes back tells what its edge knew when it came: perhaps of the month before.
+        is_new = not acquire.front and acquire.request_id not in self._in_flight
         account = self._accounts.touch(acquire.account_id, now)
-        account.heed(Ceiling.of(acquire.account_limits), acquire.account_month_tokens)
+        month = acquire.account_month_tokens if is_new else None
+        account.heed(Ceiling.of(acquire.account_limits), month)
         if not acquire.key_id:
             return (account,)
         key = self._keys.touch(acquire.key_id, now)
-        key.heed(Ceiling.of(acquire.key_limits), acquire.key_month_tokens)
+        month = acquire.key_month_tokens if is_new else None
+        key.heed(Ceiling.of(acquire.key_limits), month)
         return (account, key)
 
     def _meters(self, account_id: str, key_id: str) -> list[Meter]:

@@ -80,10 +80,13 @@ class Meter:
         self.reserved = 0
         """Tokens that these may use and have not told of yet."""
 
-    def heed(self, ceiling: Ceiling, month_tokens: int) -> None:
-        """Take note of the limits as they are now, and of what was recorded in the month."""
+    def heed(self, ceiling: Ceiling, month_tokens: int | None) -> None:
+        """Take note of the limits as they are now, and of what was recorded in the month.
+
+        None: nothing new is known of that.
+        """
         self.ceiling = ceiling
-        if ceiling.month is not None:
+        if ceiling.month is not None and month_tokens is not None:
             self.month.report(month_tokens)
 
     def reservation(self, estimate: int) -> int:

@@ -353,6 +353,18 @@ def test_month(limits):
     assert ask(limits, "5", 5.0, month=1001, tokens_per_month=1000)
 
 
+def test_a_month_that_is_over_is_not_told_again():
+    """A request that comes back after the end of a month brings no figure of that month along."""
+    wall = [1_801_440_000.0 - 10]
+    limits = Limits(lambda: wall[0])
+    assert ask(limits, "1", 0.0, month=900, tokens_per_month=1000) is None
+    wall[0] += 1800
+    assert ask(limits, "1", 1800.0, month=900, tokens_per_month=1000, front=True) is None
+    limits.left("1", 1801.0, over=False, last=True)
+    wall[0] += 3600
+    assert ask(limits, "2", 5400.0, month=0, tokens_per_month=500) is None
+
+
 def test_larger_than_the_limit(limits):
     """A request larger than the tokens per minute passes when none were used, and not never."""
     assert ask(limits, "1", 0.0, tokens_per_minute=100, estimate=5000) is None
