@@ -258,7 +258,7 @@ def _check_rotation(row: asyncpg.Record) -> None:
     if row["revoked"]:
         raise StateError("cannot rotate a key that is revoked: issue a new one")
     if row["replaced_by"] is not None:
-        raise StateError(f"this key was rotated before: rotate {row['replaced_by']}")
+        raise StateError(f"this key was rotated before: revoke it, or rotate {row['replaced_by']}")
     if row["expired"]:
         raise StateError("cannot rotate a key that has expired: issue a new one")
 

@@ -107,7 +107,7 @@ async def test_rotate(stores, account, key):
     identity = await stores.verify(key)
     assert identity.key_state == KeyState.ACTIVE
     assert before + 59 < identity.expires_at < time.time() + 61
-    with pytest.raises(StateError, match=f"rotate {new.key_id}"):
+    with pytest.raises(StateError, match=f"revoke it, or rotate {new.key_id}"):
         await stores.keys.rotate(old.key_id, new_key(api_key.generate(RANDOM)), 60)
 
 
