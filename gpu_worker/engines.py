@@ -125,6 +125,7 @@ def _model(
         },
     )
     profile = dialect.profile(template)
+    known(dialect.stop_tokens, tokenizer)
     return Model(
         card=ModelCard(
             model=prepared.name,
@@ -143,6 +144,17 @@ def _model(
             top_k=prepared.top_k or 0,
         ),
     )
+
+
+def known(stop_tokens: Iterable[str], tokenizer: "Tokenizer") -> None:
+    """Check the stop tokens that a model file names: one that is none would never end a turn.
+
+    Raises:
+        ModelFileError: the model has no such token.
+    """
+    for text in stop_tokens:
+        if text not in tokenizer.special_tokens:
+            raise ModelFileError(f"dialect.stop_tokens: the model has no special token {text!r}")
 
 
 def with_stop_tokens(

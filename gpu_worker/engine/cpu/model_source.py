@@ -47,7 +47,10 @@ def model_source(argument: str | None) -> ModelSource:
     name, equals, text = argument.partition("=")
     if not (name and equals and text):
         raise ModelError(f"--model takes NAME=PATH or FILE{SUFFIX}, not {argument!r}")
-    return _existing(ModelSource(name, Path(text).expanduser().absolute()))
+    source = ModelSource(name, Path(text).expanduser().absolute())
+    if not source.path.exists():
+        raise ModelError(f"there is no model at {source.path}: pass --model NAME=PATH")
+    return source
 
 
 def _from_file(path: Path) -> ModelSource:
@@ -55,12 +58,9 @@ def _from_file(path: Path) -> ModelSource:
         file = read(path)
     except ModelFileError as error:
         raise ModelError(str(error)) from error
-    return _existing(ModelSource(file.id, Path(file.path), dialect=file.dialect))
-
-
-def _existing(source: ModelSource) -> ModelSource:
+    source = ModelSource(file.id, Path(file.path), dialect=file.dialect)
     if not source.path.exists():
-        raise ModelError(f"there is no model at {source.path}: pass --model NAME=PATH")
+        raise ModelError(f"{path}: there is no model at {source.path}")
     return source
 
 

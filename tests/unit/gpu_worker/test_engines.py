@@ -3,10 +3,13 @@
 from functools import partial
 from unittest import mock
 
+import pytest
+
 from gpu_worker import engines
 from gpu_worker.config import Config
 from gpu_worker.engine.scripted import TURN_END, TURN_START, ByteTokenizer
 from gpu_worker.engines import Phases
+from gpu_worker.model_file import ModelFileError
 
 
 async def test_the_scripted_engine_follows_the_settings():
@@ -24,6 +27,13 @@ def test_markers_that_a_vocabulary_hides_are_seen():
     assert shown(TURN_END) == b"<|im_end|>"
     assert shown(TURN_START) == b""
     assert shown(97) == b"a"
+
+
+def test_stop_tokens_that_a_vocabulary_lacks_are_refused():
+    """A slip in a model file is named: the model would never end its turn."""
+    engines.known(["<|im_end|>"], ByteTokenizer())
+    with pytest.raises(ModelFileError, match="no special token '<im_end>'"):
+        engines.known(["<|im_end|>", "<im_end>"], ByteTokenizer())
 
 
 def test_progress_is_logged_once_for_each_step():

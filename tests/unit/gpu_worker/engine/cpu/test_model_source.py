@@ -30,6 +30,10 @@ def test_refuses_a_missing_path(tmp_path):
     """A path where nothing is gets named."""
     with pytest.raises(ModelError, match="no model at"):
         model_source(f"name={tmp_path / 'missing'}")
+    file = tmp_path / "mine.toml"
+    file.write_text('id = "mine"\npath = "missing"\n')
+    with pytest.raises(ModelError, match=r"mine\.toml: there is no model at .*missing$"):
+        model_source(str(file))
 
 
 def test_default_is_found_without_importing_its_package():
