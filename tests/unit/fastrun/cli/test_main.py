@@ -40,7 +40,12 @@ def run():
     """Run the command line in a process of its own, prepared by some code."""
 
     def run(preparation, environ=None):
-        program = f"import os, signal, sys\n{preparation}\nfrom fastrun.cli import main\nmain()"
+        # Where tests run in the background their children would ignore the signal.
+        interruptible = "signal.signal(signal.SIGINT, signal.default_int_handler)"
+        program = (
+            f"import os, signal, sys\n{interruptible}\n{preparation}\n"
+            "from fastrun.cli import main\nmain()"
+        )
         return subprocess.run(
             [sys.executable, "-c", program],
             check=False,
