@@ -94,7 +94,7 @@ class Config(TlsSettings, frozen=True, kw_only=True):
     """After a question that failed, nobody asks again for so long."""
     revoked_streams: Literal["finish", "abort"] = "finish"
     """What becomes of answers that have begun when their key is revoked or their account is
-    suspended; what waits in the queue is refused."""
+    suspended or closed; what waits in the queue is refused."""
 
     # What requests used.
     spool: str = "~/.local/state/fastrun/spool"
