@@ -1,6 +1,7 @@
 """What all tests share: one Postgres per session, and a migrated database for each test."""
 
 import asyncio
+import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -18,8 +19,11 @@ TEMPLATE = "migrated"
 
 pytest_plugins = ("stacks", "node")
 
+# The same examples in each run, so that a change is judged by what it changes; others on demand.
 # Without a deadline for each example, which a loaded machine misses.
-hypothesis.settings.register_profile("fastrun", deadline=None)
+hypothesis.settings.register_profile(
+    "fastrun", deadline=None, derandomize="FASTRUN_TEST_RANDOM" not in os.environ
+)
 hypothesis.settings.load_profile("fastrun")
 
 

@@ -241,10 +241,8 @@ class World(RuleBasedStateMachine):
         del self.closed[request.id]
         if self.now - request.ended_at >= MINUTE_S:
             return
+        # It tells no month: what its edge knew of that may be of the month before.
         acquire = self.acquire(request.id, request.key, request.estimate, front=True)
-        for name in request.names:
-            limit = self.ceilings[name]["tokens_per_month"]
-            self.ledgers[name].has_month |= limit is not None
         before = {name: self.counter(name)[:2] for name in request.names}
         assert self.limits.why_refused(acquire, self.now) is None
         self.limits.let_in(acquire, self.now)
