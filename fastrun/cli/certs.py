@@ -11,7 +11,6 @@ from fastrun.cli.contexts import Context, render, write_private
 from fastrun.cli.errors import CommandError
 from fastrun.cli.group import group
 from fastrun.cli.output import Json, print_columns, print_json
-from fastrun.local.authority import DAYS
 from fastrun.local.certificates import (
     DEFAULT_NAME,
     EVERYONE,
@@ -19,6 +18,7 @@ from fastrun.local.certificates import (
     identities_in,
     provide,
 )
+from fastrun.service.authority import DAYS
 from fastrun.service.identity import Identity, Role
 
 app = group()

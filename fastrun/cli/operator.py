@@ -11,8 +11,8 @@ from fastrun.cli.contexts import Context, render, write_private
 from fastrun.cli.data import Data, data_folder
 from fastrun.cli.errors import CommandError
 from fastrun.cli.group import group
-from fastrun.local.authority import DAYS
 from fastrun.local.certificates import open_authority
+from fastrun.service.authority import DAYS
 from fastrun.service.identity import Identity, Role
 
 app = group("operator", help="Let a person operate a deployment from elsewhere.")

@@ -13,8 +13,8 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from fastrun.local.authority import DAYS, Authority, identity_of
 from fastrun.local.errors import LocalError
+from fastrun.service.authority import DAYS, Authority, identity_of
 from fastrun.service.identity import Identity, Role
 
 DEFAULT_NAME = "default"

@@ -15,9 +15,9 @@ from auth_service.__main__ import AuthService
 from auth_service.config import Config as AuthConfig
 from edge.app import Edge
 from edge.config import Config as EdgeConfig
-from fastrun.local.authority import Authority
 from fastrun.local.certificates import EVERYONE, provide
 from fastrun.service import api_key, rpc
+from fastrun.service.authority import Authority
 from fastrun.service.errors import ServiceError
 from fastrun.service.identity import Identity, Role
 from fastrun.service.tls import Pem, Tls
@@ -66,13 +66,14 @@ TABLE = {
             "WorkerSession": WORKER,
             "ListModels": OPERATOR,
             "WatchFleet": OPERATOR,
+            "DrainWorker": OPERATOR,
             "FindUsage": EDGE,
         },
     ),
     "WorkerService": (
         worker_pb2,
         Role.WORKER,
-        {"Attach": EDGE, "Generate": EDGE_OR_OPERATOR, "GetInfo": ALL},
+        {"Attach": EDGE, "Generate": EDGE_OR_OPERATOR, "GetInfo": ALL, "Drain": OPERATOR},
     ),
 }
 

@@ -13,7 +13,7 @@ from auth_stores import open_stores
 from auth_service.errors import StoreUnavailableError
 from auth_service.key_feed import KeyFeed
 from auth_service.migrate import check
-from fastrun.local.authority import Authority
+from fastrun.service.authority import Authority
 from fastrun.service.identity import Identity, Role
 
 SSL_REQUEST = struct.pack("!ii", 8, 80877103)

@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from fastrun.local.authority import Authority
 from fastrun.local.certificates import provide
 from fastrun.service import identity, rpc
+from fastrun.service.authority import Authority
 from fastrun.service.errors import ServiceError
 from fastrun.service.identity import Identity, Role
 from fastrun.service.rpc import FreshChannel, RpcServer

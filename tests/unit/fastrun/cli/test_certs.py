@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from fastrun.cli import certs, operator
 from fastrun.cli.contexts import parse
 from fastrun.cli.errors import CommandError
-from fastrun.local.authority import identity_of
 from fastrun.local.errors import LocalError
+from fastrun.service.authority import identity_of
 
 ADDRESSES = ("--auth", "a.example.org:7001", "--scheduler", "s.example.org:7002")
 

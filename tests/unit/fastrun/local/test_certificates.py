@@ -8,9 +8,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from fastrun.local.authority import CA_DAYS, Authority, identity_of
 from fastrun.local.certificates import EVERYONE, identities_in, provide
 from fastrun.local.errors import LocalError
+from fastrun.service.authority import CA_DAYS, Authority, identity_of
 from fastrun.service.identity import Identity, Role
 
 NOW = datetime(2026, 11, 29, 12, tzinfo=UTC)

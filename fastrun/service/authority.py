@@ -49,7 +49,7 @@ class Authority:
         # People can tell it from another deployment's; what counts are its key and identifier.
         name = _name(f"fastrun CA {os.urandom(4).hex()}")
         builder = (
-            _builder(key, name, name, now - BACKDATED, now + timedelta(days=CA_DAYS))
+            _builder(key.public_key(), name, name, now - BACKDATED, now + timedelta(days=CA_DAYS))
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_usage(is_ca=True), critical=True)
         )
@@ -79,9 +79,24 @@ class Authority:
         """Its key, which makes anyone anybody."""
         return _key_pem(self._key)
 
+    @property
+    def fingerprint(self) -> str:
+        """By which a machine that joins knows the deployment: see `fingerprint`."""
+        return fingerprint(self.cert)
+
     def issue(self, identity: Identity, now: datetime, days: float = DAYS) -> Issued:
         """Make a certificate and its key; it ends with the CA at the latest."""
         key = ec.generate_private_key(ec.SECP256R1())
+        return Issued(self.certify(identity, key.public_key(), now, days), _key_pem(key))
+
+    def certify(
+        self,
+        identity: Identity,
+        key: ec.EllipticCurvePublicKey,
+        now: datetime,
+        days: float = DAYS,
+    ) -> bytes:
+        """Make a certificate, in PEM, for a key that stays where it is; it ends with the CA."""
         until = min(now + timedelta(days=days), self.cert.not_valid_after_utc)
         names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(identity.uri)]
         usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
@@ -100,7 +115,7 @@ class Authority:
                 critical=False,
             )
         )
-        return Issued(_pem(builder.sign(self._key, hashes.SHA256())), _key_pem(key))
+        return _pem(builder.sign(self._key, hashes.SHA256()))
 
     def has_issued(self, cert: x509.Certificate) -> bool:
         """Whether a certificate is of this CA."""
@@ -120,8 +135,13 @@ def identity_of(cert: x509.Certificate) -> Identity | None:
     return of_uris(names.get_values_for_type(x509.UniformResourceIdentifier))
 
 
+def fingerprint(cert: x509.Certificate) -> str:
+    """SHA-256 of a certificate, as 64 hexadecimal digits."""
+    return cert.fingerprint(hashes.SHA256()).hex()
+
+
 def _builder(
-    key: ec.EllipticCurvePrivateKey,
+    key: ec.EllipticCurvePublicKey,
     subject: x509.Name,
     issuer: x509.Name,
     since: datetime,
@@ -131,11 +151,11 @@ def _builder(
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
-        .public_key(key.public_key())
+        .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(since)
         .not_valid_after(until)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )
 
 
