@@ -24,6 +24,7 @@ class Deltas:
         self._token_bytes = token_bytes
         self._events = events
         self._calls = 0
+        self._has_told = False
 
     def add(self, shown: Shown, step: StepOutput) -> None:
         """Tell what the first tokens of a step brought."""
@@ -31,9 +32,12 @@ class Deltas:
         logprobs = step.logprobs[:count] if step.logprobs else ()
         if not (count or shown.content or shown.reasoning or shown.calls):
             return
+        cached_tokens = 0 if self._has_told else step.cached_tokens
+        self._has_told = True
         self._events.delta(
             shown.content,
             step.token_ids[:count],
+            cached_tokens=cached_tokens,
             reasoning=shown.reasoning,
             calls=[self._call(piece) for piece in shown.calls],
             logprobs=[

@@ -65,6 +65,7 @@ class Events:
     __slots__ = (
         "_accepted",
         "_add",
+        "_cached_tokens",
         "_calls",
         "_content",
         "_end",
@@ -94,6 +95,7 @@ class Events:
         content: str,
         token_ids: Iterable[int],
         *,
+        cached_tokens: int = 0,
         reasoning: str = "",
         calls: Iterable[ToolCallDelta] = (),
         logprobs: Iterable[TokenLogprob] = (),
@@ -102,6 +104,7 @@ class Events:
         self._moved = True
         self._content.append(content)
         self._token_ids += token_ids
+        self._cached_tokens += cached_tokens
         if reasoning:
             self._reasoning.append(reasoning)
         for call in calls:
@@ -136,6 +139,7 @@ class Events:
             delta = add(stream_id=self._stream_id).event.delta
             delta.content = "".join(self._content)
             delta.token_ids.extend(self._token_ids)
+            delta.cached_tokens = self._cached_tokens
             if self._reasoning:
                 delta.reasoning = "".join(self._reasoning)
             delta.tool_calls.extend(self._calls)
@@ -153,6 +157,7 @@ class Events:
         self._moved = False
         self._content: list[str] = []
         self._token_ids: list[int] = []
+        self._cached_tokens = 0
         self._reasoning: list[str] = []
         self._calls: list[ToolCallDelta] = []
         self._logprobs: list[TokenLogprob] = []

@@ -27,6 +27,7 @@ from gpu_worker.dialect.profile import Profile
 from gpu_worker.engine.grammar import GrammarError
 from gpu_worker.engine.protocol import (
     Engine,
+    EngineDeadError,
     EngineError,
     Finish,
     SamplingParams,
@@ -113,7 +114,7 @@ class Generation:
 
     def fail(self, error: EngineError) -> None:
         """Tell the failure now, however long the engine still holds the request."""
-        self._fail(ErrorReason.ERROR_REASON_ENGINE_FAILED, str(error), "engine_failed")
+        self._fail(_reason(error), str(error), "engine_failed")
         self.abort()
 
     async def run(self) -> Outcome:
@@ -132,7 +133,7 @@ class Generation:
             self._fail(ErrorReason.ERROR_REASON_INVALID_REQUEST, str(error), "refused")
         except EngineError as error:
             self._outcome.error = error
-            self._fail(ErrorReason.ERROR_REASON_ENGINE_FAILED, str(error), "engine_failed")
+            self._fail(_reason(error), str(error), "engine_failed")
         except Exception as error:  # noqa: BLE001 - a bug of ours is this request's end alone
             self._outcome.error = error
             # Without messages, which may quote a prompt.
@@ -258,3 +259,9 @@ class Generation:
             self._told = True
             self._outcome.end = end
             self._events.failed(ServiceError(reason, message).detail)
+
+
+def _reason(error: EngineError) -> ErrorReason.ValueType:
+    if isinstance(error, EngineDeadError):
+        return ErrorReason.ERROR_REASON_ENGINE_DIED
+    return ErrorReason.ERROR_REASON_ENGINE_FAILED

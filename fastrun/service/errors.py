@@ -32,6 +32,7 @@ STATUS: dict[int, grpc.StatusCode] = {
     ErrorReason.ERROR_REASON_PERMISSION_DENIED: grpc.StatusCode.PERMISSION_DENIED,
     ErrorReason.ERROR_REASON_LIMIT_REACHED: grpc.StatusCode.RESOURCE_EXHAUSTED,
     ErrorReason.ERROR_REASON_MOVED: grpc.StatusCode.UNAVAILABLE,
+    ErrorReason.ERROR_REASON_ENGINE_DIED: grpc.StatusCode.INTERNAL,
 }
 
 

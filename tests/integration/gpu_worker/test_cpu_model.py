@@ -34,6 +34,8 @@ async def test_a_model_answers_through_the_worker(tiny):
     same = await edge.end(edge.start(tiny.ask(model="tiny", text="Say hello in Japanese." * 20)))
     assert again[-1][1].usage.prompt_tokens == same[-1][1].usage.prompt_tokens
     assert same[-1][1].usage.cached_tokens > 0
+    told = [event.cached_tokens for kind, event in same if kind == "delta"]
+    assert told == [same[-1][1].usage.cached_tokens, *[0] * (len(told) - 1)]
 
 
 async def test_aborts_free_slots_and_blocks(tiny):

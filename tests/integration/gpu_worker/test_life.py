@@ -113,7 +113,7 @@ async def test_a_dead_engine_ends_the_process(slow_stack):
     for stream_id in (*others, killer):
         kind, failed = (await edge.end(stream_id))[-1]
         assert kind == "failed"
-        assert failed.error.reason == ErrorReason.ERROR_REASON_ENGINE_FAILED
+        assert failed.error.reason == ErrorReason.ERROR_REASON_ENGINE_DIED
     assert (await get(slow_stack, "/healthz"))[0] == 503
     assert await asyncio.wait_for(slow_stack.left.get(), 10) == 1
 

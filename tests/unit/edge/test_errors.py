@@ -20,6 +20,7 @@ TABLE = [
     ("LEASE_REFUSED", 429, "rate_limit_error", "all backends for this model are at capacity"),
     ("DRAINING", 429, "rate_limit_error", "all backends for this model are at capacity"),
     ("ENGINE_FAILED", 502, "upstream_error", "all backends refused the request"),
+    ("ENGINE_DIED", 502, "upstream_error", "all backends refused the request"),
     ("MOVED", 502, "upstream_error", "all backends refused the request"),
     ("NO_WORKER", 503, "unavailable", "no backend is available for this model"),
     ("UNAVAILABLE", 503, "unavailable", "as told"),
