@@ -1,5 +1,6 @@
 """Starts a worker: ``python -m gpu_worker``."""
 
+import asyncio
 import logging
 import os
 from functools import partial
@@ -12,11 +13,14 @@ from gpu_worker.service import WorkerProcess
 
 
 def main() -> None:
-    """Run a worker until a signal, or until its engine dies."""
+    """Run a worker until a signal, until an operator drains it, or until its engine dies."""
     config = load_or_exit(Config, "worker", os.environ)
     logs.configure("gpu_worker", level=config.log_level)
+    drained = asyncio.Event()
     lifecycle.run(
-        lambda: WorkerProcess(config, partial(load, config), leave=_leave), grace_s=config.grace_s
+        lambda: WorkerProcess(config, partial(load, config), leave=_leave, drained=drained),
+        grace_s=config.grace_s,
+        ended=drained,
     )
 
 

@@ -20,13 +20,20 @@ class Config(TlsSettings, frozen=True, kw_only=True):
     # host:port of /metrics, /healthz and /readyz.
     admin_listen: Address = "127.0.0.1:9103"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    # How long running requests may take to finish after SIGTERM.
+    # How long running requests may take to finish after SIGTERM, or when an operator drains the
+    # worker without a deadline; then those that can go on at other workers, and all others fail.
+    drain_s: Annotated[float, msgspec.Meta(ge=0)] = 20.0
+    # How long all of it may take after SIGTERM; so longer than drain_s.
     grace_s: float = 30.0
 
     # host:port of every scheduler; the worker keeps a session with each.
     scheduler_addresses: list[str] = msgspec.field(default_factory=list)
-    # host:port where edges reach this worker; default: listen, with the real port.
+    # host:port where edges reach this worker; default: listen, with the real port; where that is
+    # 0.0.0.0, the address by which the worker reaches its schedulers.
     advertise_address: str = ""
+    # host:port of the auth service, which renews the certificate of a worker that has joined by a
+    # token; default: whoever made the certificate renews it.
+    renew_address: str = ""
     # Stays the same over restarts; default: host name and port.
     worker_id: str = ""
     # Take requests without a lease, and register nowhere.
@@ -58,4 +65,5 @@ class Config(TlsSettings, frozen=True, kw_only=True):
     def peer_addresses(self) -> Sequence[str]:
         """See TlsSettings."""
         advertised = (self.advertise_address,) if self.advertise_address else ()
-        return (self.listen, *advertised, *self.scheduler_addresses)
+        renews = (self.renew_address,) if self.renew_address else ()
+        return (self.listen, *advertised, *self.scheduler_addresses, *renews)

@@ -69,7 +69,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     # None if it never reached the engine. The completion counts every token up to the one that
     # ended the text, that one included, be it the model's end token or part of a stop text.
     usage: Usage | None = None
-    # `stop`, `length`, `tool_calls`, `aborted`, `refused`, `engine_failed` or `crashed`.
+    # `stop`, `length`, `tool_calls`, `aborted`, `refused`, `engine_failed`, `crashed`, or at the
+    # deadline of a drain `moved` or, if it cannot go on elsewhere, `drained`.
     end: str = "aborted"
     error: Exception | None = None
     first_token_s: float | None = None
@@ -101,6 +102,7 @@ class Generation:
         self._task: asyncio.Task[object] | None = None
         self._began_at = clock()
         self._ending = False
+        self._moving = False
         self._told = False
         self._outcome = Outcome()
 
@@ -111,6 +113,26 @@ class Generation:
         self._ending = True
         if self._task is not None:
             self._task.cancel()
+
+    def move(self) -> None:
+        """End early, telling that it goes on elsewhere; in the same manner as abort()."""
+        if not self._ending:
+            self._moving = True
+            self.abort()
+
+    def told_to_move(self) -> None:
+        """Tell it now if it moves, however long the engine still holds the request.
+
+        Nothing that the engine makes from here on is told any more.
+        """
+        if not self._moving:
+            return
+        if self._engine.resumable or self._outcome.first_token_s is None:
+            text = "this worker stops: go on at another one"
+            self._fail(ErrorReason.ERROR_REASON_MOVED, text, "moved")
+        else:
+            text = "this worker stops, and its engine cannot hand over what it has begun"
+            self._fail(ErrorReason.ERROR_REASON_DRAINING, text, "drained")
 
     def fail(self, error: EngineError) -> None:
         """Tell the failure now, however long the engine still holds the request."""
@@ -125,6 +147,7 @@ class Generation:
                 raise asyncio.CancelledError
             await self._decode(await self._prompt())
         except asyncio.CancelledError:
+            self.told_to_move()
             self._finish(FinishReason.FINISH_REASON_ABORTED, "aborted")
         except ServiceError as error:
             self._fail(error.detail.reason, error.detail.message, "refused")
@@ -222,6 +245,7 @@ class Generation:
         async with aclosing(steps):
             async for step in steps:
                 if (end := self._take(step, answer, deltas, usage)) is not None:
+                    self._ending = True  # all is told: what comes while the engine lets go is late
                     return end
         raise EngineError("the engine ended this request without a reason")
 

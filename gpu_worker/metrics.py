@@ -44,6 +44,8 @@ class Metrics:
             "waiting": self._gauge("engine_waiting", "Requests not prefilled yet."),
             "kv_blocks_used": self._gauge("kv_blocks_used", "Blocks of the KV cache in use."),
             "kv_blocks_total": self._gauge("kv_blocks", "Blocks of the KV cache."),
+            "prefill_tokens": self._gauge("engine_prefill_tokens", "Of prompts, not computed yet."),
+            "context_tokens": self._gauge("engine_context_tokens", "Computed for what runs."),
             "preemptions": self._gauge("engine_preemptions", "Requests put back, since the start."),
         }
 

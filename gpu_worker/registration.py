@@ -48,6 +48,7 @@ class Registration:
         *,
         slots: Slots,
         heartbeat: Callable[[], Heartbeat],
+        on_drain: Callable[[float | None], None],
         tls: Tls | None = None,
     ) -> None:
         """Wire the sessions.
@@ -56,13 +57,19 @@ class Registration:
             addresses: host:port of each scheduler.
             slots: whose leases are told of; obeys the schedulers.
             heartbeat: makes a heartbeat; called each second.
+            on_drain: told to drain within so many seconds; None: as the settings say.
             tls: for the sessions; each begins with the certificate that is current then.
         """
         self._heartbeat = heartbeat
         self._recent: deque[SlotFreed] = deque(maxlen=RESENT_AFTER_HELLO)
         self._sessions = [
             SchedulerSession(
-                address, slots=slots, heartbeat=heartbeat, recent=self._recent, tls=tls
+                address,
+                slots=slots,
+                heartbeat=heartbeat,
+                on_drain=on_drain,
+                recent=self._recent,
+                tls=tls,
             )
             for address in addresses
         ]
@@ -108,6 +115,7 @@ class SchedulerSession:
         *,
         slots: Slots,
         heartbeat: Callable[[], Heartbeat],
+        on_drain: Callable[[float | None], None],
         recent: Iterable[SlotFreed],
         tls: Tls | None,
     ) -> None:
@@ -115,6 +123,7 @@ class SchedulerSession:
         self._address = address
         self._slots = slots
         self._heartbeat = heartbeat
+        self._on_drain = on_drain
         self._recent = recent
         self._tls = tls
         self._outbox: Outbox[WorkerReport] = Outbox(WorkerReports)
@@ -175,6 +184,9 @@ class SchedulerSession:
         kind = command.WhichOneof("item")
         if kind == "welcome":
             self._welcome(command.welcome.term, command.welcome.lease_key)
+        elif kind == "drain":  # an operator's word, whoever leads
+            drain = command.drain
+            self._on_drain(drain.deadline_ms / 1000 if drain.HasField("deadline_ms") else None)
         elif kind == "void" and self.term == self._slots.term:
             freed = self._slots.void(command.void.lease_id)
             log.info("lease_voided", lease_id=command.void.lease_id, runs=freed is None)

@@ -6,6 +6,7 @@ import socket
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -19,11 +20,14 @@ from fastrun.v1 import worker_pb2
 from fastrun.v1.scheduler_pb2 import WorkerHello, WorkerState
 from fastrun.v1.worker_pb2 import GetInfoResponse
 from fastrun.v1.worker_pb2_grpc import add_WorkerServiceServicer_to_server
+from gpu_worker import addresses
 from gpu_worker.config import Config
+from gpu_worker.drain import LAST_WORDS_S, Drain
 from gpu_worker.engine.protocol import Engine, EngineDeadError
 from gpu_worker.generation import Model
 from gpu_worker.metrics import Metrics
 from gpu_worker.registration import Registration
+from gpu_worker.renewal import Renewal
 from gpu_worker.servicer import WorkerServicer
 from gpu_worker.slots import Slots
 from gpu_worker.vitals import Vitals
@@ -32,11 +36,6 @@ from gpu_worker.worker import Worker
 log = structlog.get_logger()
 
 CHECK_INTERVAL_S = 1.0
-# Grants that were under way when the schedulers heard of the drain have come by then.
-DRAIN_SETTLE_S = 1.0
-# For the last events to reach edges and schedulers before their streams are cut.
-LAST_WORDS_S = 0.5
-ABORT_LIMIT_S = 5.0
 PROMPT_THREADS = 2
 
 Load = Callable[[], Awaitable[tuple[Engine, Model]]]
@@ -45,17 +44,26 @@ Load = Callable[[], Awaitable[tuple[Engine, Model]]]
 class WorkerProcess:
     """Wires the worker; what lifecycle.run() drives."""
 
-    def __init__(self, config: Config, load: Load, *, leave: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        load: Load,
+        *,
+        leave: Callable[[int], None],
+        drained: asyncio.Event | None = None,
+    ) -> None:
         """Prepare what does not need the model.
 
         Args:
             config: the settings.
             load: makes engine and model; raises StartError.
             leave: ends the process at once, with a status.
+            drained: set when it has drained, also where an operator has asked for it.
         """
         self._config = config
         self._load = load
         self._leave = leave
+        self._drained = drained or asyncio.Event()
         self._problem: str | None = "the model is being loaded"
         self._dead = False
         self._metrics = Metrics(config.slots)
@@ -83,7 +91,8 @@ class WorkerProcess:
         self._registration = Registration(
             [] if self._config.standalone else self._config.scheduler_addresses,
             slots=self._slots,
-            heartbeat=self._vitals.heartbeat,
+            heartbeat=lambda: self._vitals.heartbeat(moved=self._worker.moved),
+            on_drain=self._on_drain,
             tls=self._tls,
         )
         self._worker = Worker(
@@ -95,34 +104,32 @@ class WorkerProcess:
             on_freed=self._registration.freed,
             on_dead=self._die,
         )
+        self._drain = Drain(self._worker, announce=self._announce_drain, ended=self._drained)
         info = self._info(engine.name, model)
         service = worker_pb2.DESCRIPTOR.services_by_name["WorkerService"]
-        servicer = WorkerServicer(self._worker, info)
+        servicer = WorkerServicer(self._worker, info, self._on_drain)
         self._rpc.add(service, add_WorkerServiceServicer_to_server, servicer)
         port = await self._rpc.start(self._config.listen)
         info.worker_id = self._config.worker_id or f"{socket.gethostname()}:{port}"
-        self._background(self._registration.run(self._identity(info, port)), "registration")
+        identity = await self._identity(info, port)
+        self._background(self._registration.run(identity), "registration")
+        if self._tls is not None and self._config.renew_address:
+            self._background(self._renewal(self._tls).run(), "renewal")
         self._background(self._check_engine(), "engine-check")
         self._problem = None
         return {"grpc": port, "admin": admin_port}
 
     async def drain(self) -> None:
-        """Ask the schedulers for no more grants, and finish what was granted."""
-        self._problem = "the worker is draining"
-        self._vitals.state = WorkerState.WORKER_STATE_DRAINING
-        self._registration.beat()
-        await self._rpc.not_serving()
-        if self._registration.welcomed:
-            await asyncio.sleep(DRAIN_SETTLE_S)
-        await self._worker.idle()
-        self._slots.close()
-        await asyncio.sleep(LAST_WORDS_S)
+        """Ask the schedulers for no more grants, and finish what was granted or let it move."""
+        self._begin_drain(self._config.drain_s, or_sooner=True)
+        await self._drained.wait()
 
     async def stop(self) -> None:
-        """Abort what still runs, tell edges and schedulers, and free all memory."""
+        """Move what still runs, and free all memory."""
         self._slots.close()
-        if self._slots.in_use:
-            await self._abort_all()
+        if self._slots.in_use and not self._dead:
+            self._begin_drain(0)
+            await self._drained.wait()
         await self._rpc.stop(0)
         for task in self._tasks:
             task.cancel()
@@ -132,13 +139,22 @@ class WorkerProcess:
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._admin.close()
 
-    async def _abort_all(self) -> None:
-        self._worker.abort_all()
-        try:
-            await asyncio.wait_for(self._worker.idle(), ABORT_LIMIT_S)
-        except TimeoutError:
-            log.warning("engine_holds_requests", count=self._slots.in_use)
-        await asyncio.sleep(LAST_WORDS_S)
+    def _on_drain(self, deadline_s: float | None) -> None:
+        """Do what an operator asks for; the process ends when it has drained."""
+        self._begin_drain(self._config.drain_s if deadline_s is None else deadline_s)
+
+    def _begin_drain(self, deadline_s: float, *, or_sooner: bool = False) -> None:
+        begun = self._drain.begun
+        self._drain.within(deadline_s, or_sooner=or_sooner)
+        if not begun:
+            self._background(self._drain.run(), "drain")
+
+    async def _announce_drain(self) -> bool:
+        self._problem = "the worker is draining"
+        self._vitals.state = WorkerState.WORKER_STATE_DRAINING
+        self._registration.beat()
+        await self._rpc.not_serving()
+        return self._registration.welcomed
 
     def _die(self, error: EngineDeadError) -> None:
         """Fail what runs and end the process, so that a supervisor starts a new one."""
@@ -192,14 +208,17 @@ class WorkerProcess:
             version=importlib.metadata.version("fastrun"),
         )
 
-    def _identity(self, info: GetInfoResponse, port: int) -> WorkerHello:
-        host = self._config.listen.rpartition(":")[0]  # with the brackets of an IPv6 one
-        if host in ("0.0.0.0", "[::]", "::", ""):  # noqa: S104 - compared, not bound
-            host = socket.gethostname()
+    def _renewal(self, tls: Tls) -> Renewal:
+        files = {"cert": Path(self._config.tls_cert), "ca": Path(self._config.tls_ca)}
+        return Renewal(self._config.renew_address, tls, **files)
+
+    async def _identity(self, info: GetInfoResponse, port: int) -> WorkerHello:
+        schedulers = self._config.scheduler_addresses
         return WorkerHello(
             worker_id=info.worker_id,
             instance_id=info.instance_id,
-            address=self._config.advertise_address or f"{host}:{port}",
+            address=self._config.advertise_address
+            or await addresses.advertised(self._config.listen, port, schedulers),
             model=info.model,
             slots=info.slots,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations  # grpc's classes are generic in their stubs only
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc.aio
@@ -12,6 +12,8 @@ import structlog
 from fastrun.service.streams import DuplexStream, Transport
 from fastrun.v1.generation_pb2 import GenerateEvent, GenerateRequest
 from fastrun.v1.worker_pb2 import (
+    DrainRequest,
+    DrainResponse,
     EdgeFrame,
     EdgeFrameItem,
     GetInfoRequest,
@@ -30,15 +32,19 @@ log = structlog.get_logger()
 class WorkerServicer(WorkerServiceServicer):
     """Answers edges and tools."""
 
-    def __init__(self, worker: Worker, info: GetInfoResponse) -> None:
+    def __init__(
+        self, worker: Worker, info: GetInfoResponse, on_drain: Callable[[float | None], None]
+    ) -> None:
         """Serve a worker.
 
         Args:
             worker: runs the requests.
             info: what GetInfo answers, but for the slots in use.
+            on_drain: told to drain within so many seconds; None: as the settings say.
         """
         self._worker = worker
         self._info = info
+        self._on_drain = on_drain
 
     # grpc.aio takes a coroutine that writes to the context as well as a generator.
     async def Attach(  # type: ignore[override] # noqa: N802 - the name in the proto
@@ -79,6 +85,14 @@ class WorkerServicer(WorkerServiceServicer):
         info.CopyFrom(self._info)
         info.slots_in_use = self._worker.slots.in_use
         return info
+
+    async def Drain(  # noqa: N802 - the name in the proto
+        self, request: DrainRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> DrainResponse:
+        """Begin to drain."""
+        del context
+        self._on_drain(request.deadline_ms / 1000 if request.HasField("deadline_ms") else None)
+        return DrainResponse(slots_in_use=self._worker.slots.in_use)
 
 
 class Attachment:

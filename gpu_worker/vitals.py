@@ -43,8 +43,12 @@ class Vitals:
             self._measured_at, self._measured_tokens = now, stats.completion_tokens
         self._engine.health()
 
-    def heartbeat(self) -> Heartbeat:
-        """Return what schedulers are told."""
+    def heartbeat(self, *, moved: int) -> Heartbeat:
+        """Return what schedulers are told.
+
+        Args:
+            moved: how many requests were told to go on elsewhere.
+        """
         stats = self._engine.stats()
         return Heartbeat(
             running_lease_ids=self._slots.running_ids,
@@ -55,4 +59,7 @@ class Vitals:
             tokens_per_second=self._tokens_per_s,
             prompt_tokens=stats.prompt_tokens,
             cached_tokens=stats.cached_tokens,
+            prefill_tokens=stats.prefill_tokens,
+            context_tokens=stats.context_tokens,
+            moved=moved,
         )

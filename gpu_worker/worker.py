@@ -45,6 +45,8 @@ class Worker:
         self.engine = engine
         self.model = model
         self.slots = slots
+        self.moved = 0
+        """How many requests were told to go on elsewhere."""
         self._executor = executor
         self._metrics = metrics
         self._on_freed = on_freed
@@ -83,14 +85,28 @@ class Worker:
         task.add_done_callback(self._forget)
         return generation
 
+    @property
+    def count(self) -> int:
+        """How many requests run."""
+        return len(self._running)
+
     async def idle(self) -> None:
         """Return when nothing runs."""
         await self._idle.wait()
 
-    def abort_all(self) -> None:
-        """Abort all that runs."""
+    def close(self) -> None:
+        """Let nothing begin from now on."""
+        self.slots.close()
+
+    def move(self) -> None:
+        """Abort all that runs; each is told to go on elsewhere once the engine let go of it."""
         for generation in self._running.values():
-            generation.abort()
+            generation.move()
+
+    def told_to_move(self) -> None:
+        """Tell all that move and that the engine still holds."""
+        for generation in self._running.values():
+            generation.told_to_move()
 
     def fail_all(self, error: EngineDeadError) -> None:
         """Tell all that runs that the engine is gone."""
@@ -110,6 +126,7 @@ class Worker:
 
     def _report(self, request_id: str, outcome: Outcome) -> None:
         self._metrics.ended(outcome)
+        self.moved += outcome.end == "moved"
         usage = outcome.usage
         log.info(
             "request_finished",

@@ -15,6 +15,8 @@ from fastrun.service.errors import ServiceError
 from fastrun.service.streams import DuplexStream, Outbox
 from fastrun.v1.error_pb2 import ErrorReason
 from fastrun.v1.scheduler_pb2 import (
+    DrainWorkerRequest,
+    DrainWorkerResponse,
     EdgeMessage,
     EdgeReplies,
     EdgeReply,
@@ -143,6 +145,14 @@ class SchedulerServicer(SchedulerServiceServicer):
             if not request.interval_ms:
                 return
             await asyncio.sleep(max(request.interval_ms / 1000, WATCH_INTERVAL_MIN_S))
+
+    async def DrainWorker(  # noqa: N802 - gRPC's name
+        self, request: DrainWorkerRequest, context: Context
+    ) -> DrainWorkerResponse:
+        """See scheduler.proto."""
+        del context
+        deadline_ms = request.deadline_ms if request.HasField("deadline_ms") else None
+        return self._sessions.drain(request.worker_id, deadline_ms)
 
     async def FindUsage(  # noqa: N802 - gRPC's name
         self, request: FindUsageRequest, context: Context

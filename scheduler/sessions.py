@@ -9,7 +9,11 @@ from typing import Any, TypeVar
 import structlog
 
 from fastrun.service import leases as signed
+from fastrun.service.errors import ServiceError
+from fastrun.v1.error_pb2 import ErrorReason
 from fastrun.v1.scheduler_pb2 import (
+    Drain,
+    DrainWorkerResponse,
     EdgeHello,
     EdgeMessage,
     EdgeReply,
@@ -138,6 +142,37 @@ class Sessions:
                 freed = report.slot_freed
                 usage = freed.usage if freed.HasField("usage") else None
                 self.admission.freed(worker, freed.lease_id, usage, now)
+
+    def drain(self, worker_id: str, deadline_ms: int | None) -> DrainWorkerResponse:
+        """Pass a Drain on to a worker; it says itself from when on it drains.
+
+        Args:
+            worker_id: which.
+            deadline_ms: what its running requests have; None: as long as its own setting says.
+
+        Raises:
+            ServiceError: there is no such worker, or it has no session.
+        """
+        workers = {worker.worker_id: worker for worker in self.fleet.workers()}
+        worker = workers.get(worker_id)
+        if worker is None:
+            known = ", ".join(sorted(workers))
+            raise ServiceError(
+                ErrorReason.ERROR_REASON_NOT_FOUND,
+                f"there is no worker '{worker_id[:80]}': "
+                + (f"use one of {known}" if known else "none has said Hello"),
+            )
+        if worker.link is None:
+            raise ServiceError(
+                ErrorReason.ERROR_REASON_CONFLICT,
+                f"worker '{worker_id}' has no session now: stop it where it runs",
+            )
+        worker.link.send(WorkerCommand(drain=Drain(deadline_ms=deadline_ms)))
+        log.info("worker_told_to_drain", worker_id=worker_id, instance_id=worker.instance_id)
+        return DrainWorkerResponse(
+            instance_id=worker.instance_id,
+            slots_in_use=self.admission.leases.held(worker.instance_id),
+        )
 
     def worker_left(self, link: WorkerLink, now: float) -> None:
         """Note that a session has ended; if a newer one has replaced it, that one stays."""

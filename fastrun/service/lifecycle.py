@@ -38,19 +38,22 @@ class StartError(Exception):
     """The service cannot start; the message says what to do."""
 
 
-def run(service: Callable[[], Service], *, grace_s: float) -> None:
+def run(
+    service: Callable[[], Service], *, grace_s: float, ended: asyncio.Event | None = None
+) -> None:
     """Run a service until SIGTERM or SIGINT, then leave the process with its exit status.
 
     Args:
         service: makes the service inside the running event loop; may raise StartError.
         grace_s: how long drain() may take.
+        ended: set by a service that ends without a signal, once nothing runs any more.
     """
     parent.follow(os.environ)
     runner = _runner()
-    sys.exit(runner(_live(service, grace_s)))
+    sys.exit(runner(_live(service, grace_s, ended or asyncio.Event())))
 
 
-async def _live(make: Callable[[], Service], grace_s: float) -> int:
+async def _live(make: Callable[[], Service], grace_s: float, ended: asyncio.Event) -> int:
     stopping = _signals()
     try:
         service = make()
@@ -67,7 +70,7 @@ async def _live(make: Callable[[], Service], grace_s: float) -> int:
         ports = await starting
         log.info("service_started", pid=os.getpid(), **ports)
         parent.tell(os.environ, {"ports": dict(ports)})
-        await stop
+        await _either(stop, asyncio.create_task(ended.wait()))
         log.info("service_draining", grace_s=grace_s)
         await _bounded(service.drain(), grace_s)
     except (StartError, OSError) as error:
@@ -82,6 +85,12 @@ def _not_started(error: Exception) -> int:
     log.error("service_not_started", reason=str(error))
     parent.tell(os.environ, {"error": str(error)})
     return 1
+
+
+async def _either(*tasks: asyncio.Task[Any]) -> None:
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
 
 
 async def _bounded(work: Coroutine[Any, Any, None], limit_s: float) -> None:

@@ -63,6 +63,12 @@ class EngineStats(msgspec.Struct, frozen=True):
     cached_tokens: int
     completion_tokens: int
     preemptions: int
+    prefill_tokens: int = 0  # of prompts, waiting ones too, and not computed yet
+    context_tokens: int = 0  # of prompts and completions that run, and computed
+
+
+class UnsupportedError(Exception):
+    """No engine of this kind can do what a request asks for; the message names the parameter."""
 
 
 class EngineError(Exception):
@@ -95,6 +101,17 @@ class Engine(Protocol):
     @property
     def resumable(self) -> bool:
         """Whether ``generate`` takes ``resumed``."""
+
+    @property
+    def resumes_grammars(self) -> bool:
+        """Whether it does also with a grammar."""
+
+    def check(self, sampling: SamplingParams) -> None:
+        """Look at what a request asks for, before it is accepted; cheap.
+
+        Raises:
+            UnsupportedError: this engine would not do it.
+        """
 
     async def compile(self, grammar: Grammar) -> None:
         """Check that generations can be held to a grammar, and keep it ready for them.
@@ -131,6 +148,7 @@ class Engine(Protocol):
         counts what is new.
 
         Raises:
+            UnsupportedError: as for ``check``, before anything is scheduled.
             GrammarError: as for ``compile``, before anything is scheduled; or in mid-stream, if
                 it turned out too costly to follow, on this engine and every other.
             EngineError: this request failed.

@@ -114,6 +114,7 @@ class _Generation:
         self.prompt_tokens = len(token_ids)
         self.position = position
         self.begins_at = 0.0  # when its prefill will be done, by the loop's clock
+        self.began = False  # it is done
         self._sampling = sampling
         self._limit = limit
 
@@ -142,6 +143,7 @@ class ScriptedEngine:
 
     name = "scripted"
     resumable = True
+    resumes_grammars = True
 
     def __init__(
         self,
@@ -180,6 +182,9 @@ class ScriptedEngine:
     def context_length(self) -> int:
         """Prompt and completion together, in tokens."""
         return self._context_length
+
+    def check(self, sampling: SamplingParams) -> None:
+        """Take everything."""
 
     async def compile(self, grammar: Grammar) -> None:
         """Refuse: a script says what it says."""
@@ -230,6 +235,12 @@ class ScriptedEngine:
             cached_tokens=0,
             completion_tokens=self._completion_tokens,
             preemptions=0,
+            prefill_tokens=sum(
+                each.prompt_tokens for each in (*self._waiting, *self._running) if not each.began
+            ),
+            context_tokens=sum(
+                each.prompt_tokens + each.position for each in self._running if each.began
+            ),
         )
 
     def health(self) -> None:
@@ -266,6 +277,7 @@ class ScriptedEngine:
         for generation in self._running.copy():
             if generation.begins_at > now:
                 continue
+            generation.began = True
             if generation.position == generation.script.dies_at:
                 self._die("a script killed the engine")
                 return

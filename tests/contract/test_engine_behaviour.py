@@ -52,7 +52,8 @@ class Subject:
 
     def is_idle(self) -> bool:
         stats = self.engine.stats()
-        return stats.running == stats.waiting == stats.kv_blocks_used == 0
+        held = stats.kv_blocks_used + stats.context_tokens + stats.prefill_tokens
+        return stats.running == stats.waiting == held == 0
 
 
 @pytest.fixture(params=["cpu", "scripted"])
@@ -76,6 +77,22 @@ async def test_says_what_it_is(subject: Subject):
     assert subject.engine.name in {"cpu", "scripted"}
     assert (subject.engine.slots, subject.engine.context_length) == (SLOTS, 4096)
     subject.engine.health()
+
+
+async def test_says_what_it_has_to_read_and_holds(subject: Subject):
+    """A prompt counts as to be read until its first token comes, and then as held with its answer."""
+    prompt = subject.prompt()
+    streams = [subject.generate(prompt, max_tokens=2000) for _ in range(SLOTS + 1)]
+    first = [asyncio.create_task(anext(stream)) for stream in streams]
+    await asyncio.gather(*first[:SLOTS])
+    stats = subject.engine.stats()
+    assert stats.prefill_tokens == len(prompt)  # of the one that has no slot
+    assert stats.context_tokens >= SLOTS * len(prompt)
+    first[SLOTS].cancel()
+    await asyncio.gather(*first, return_exceptions=True)
+    for stream in streams:
+        await stream.aclose()
+    await subject.until(subject.is_idle)
 
 
 async def test_ends_at_max_tokens(subject: Subject):

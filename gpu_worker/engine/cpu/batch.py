@@ -57,6 +57,20 @@ class ContinuousBatch:
         """How many sequences wait for a slot or for blocks."""
         return len(self._waiting)
 
+    @property
+    def prefill_tokens(self) -> int:
+        """How many known tokens are to be computed before those of decoding sequences."""
+        # Of one that waits nobody knows yet how much is cached.
+        waiting = sum(sequence.length for sequence in tuple(self._waiting))
+        return waiting + sum(
+            sequence.uncomputed for sequence in tuple(self._running) if sequence.uncomputed > 1
+        )
+
+    @property
+    def context_tokens(self) -> int:
+        """How many tokens the running sequences have in the cache; shared ones count for each."""
+        return sum(sequence.computed for sequence in tuple(self._running))
+
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence that fits into the pool when alone."""
         assert len(sequence.blocks) <= self._pool.size, "a sequence larger than the pool"

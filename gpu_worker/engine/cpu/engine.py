@@ -66,6 +66,7 @@ class CpuEngine:
 
     name = "cpu"
     resumable = True
+    resumes_grammars = True
 
     def __init__(
         self,
@@ -108,10 +109,12 @@ class CpuEngine:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._streams: set[_Stream] = set()
         self._accepted = 0
+        self._accepted_tokens = 0
         self._death: str | None = None
         # The step thread's side; the loop only reads.
         self._stream_of: dict[Sequence, _Stream] = {}
         self._taken = 0
+        self._taken_tokens = 0
         self._completion_tokens = 0
         self._step_began: float | None = None
         self._stopping = False
@@ -129,6 +132,9 @@ class CpuEngine:
     def context_length(self) -> int:
         """Prompt and completion together, in tokens."""
         return self._context_length
+
+    def check(self, sampling: SamplingParams) -> None:
+        """Take everything."""
 
     async def compile(self, grammar: Grammar) -> None:
         """Check a grammar and keep it ready."""
@@ -167,6 +173,7 @@ class CpuEngine:
         stream = _Stream(sequence, loop.create_future())
         self._streams.add(stream)
         self._accepted += 1
+        self._accepted_tokens += sequence.length
         self._commands.put(partial(self._begin, stream))
         try:
             while True:
@@ -191,6 +198,8 @@ class CpuEngine:
             cached_tokens=batch.cached_tokens,
             completion_tokens=self._completion_tokens,
             preemptions=batch.preemptions,
+            prefill_tokens=batch.prefill_tokens + self._accepted_tokens - self._taken_tokens,
+            context_tokens=batch.context_tokens,
         )
 
     def health(self) -> None:
@@ -264,6 +273,7 @@ class CpuEngine:
         self._stream_of[stream.sequence] = stream
         self._batch.add(stream.sequence)
         self._taken += 1
+        self._taken_tokens += stream.sequence.length
 
     def _abort(self, stream: _Stream) -> None:
         self._drop(stream.sequence)

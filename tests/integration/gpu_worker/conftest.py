@@ -178,7 +178,8 @@ def ask(text="hello", *, lease=b"", max_tokens=None, model="scripted", **fields)
 class Stack:
     """One scheduler and one worker, up."""
 
-    def __init__(self, scheduler, worker, ports, channel, left):
+    def __init__(self, scheduler, worker, ports, channel, left, drained):
+        self.drained = drained
         self.scheduler = scheduler
         self.worker = worker
         self.ports = ports
@@ -222,11 +223,13 @@ async def running(*, load=None, also=(), **settings):
         "scheduler_addresses": [f"127.0.0.1:{one.port}" for one in (scheduler, *also)],
     }
     config = Config(**(defaults | settings))
-    left = asyncio.Queue()
-    worker = WorkerProcess(config, load or partial(engines.load, config), leave=left.put_nowait)
+    left, drained = asyncio.Queue(), asyncio.Event()
+    worker = WorkerProcess(
+        config, load or partial(engines.load, config), leave=left.put_nowait, drained=drained
+    )
     ports = await worker.start()
     channel = rpc.channel(f"127.0.0.1:{ports['grpc']}")
-    stack = Stack(scheduler, worker, ports, channel, left)
+    stack = Stack(scheduler, worker, ports, channel, left, drained)
     try:
         if not config.standalone:
             await scheduler.until(lambda s: s.heartbeats)

@@ -15,6 +15,8 @@ PROGRAM = textwrap.dedent("""
 
     class Service:
         async def start(self):
+            if "ends" in sys.argv:
+                ended.set()
             if "refuse" in sys.argv:
                 raise lifecycle.StartError("the port is in use: choose another")
             return {"grpc": 7001}
@@ -28,7 +30,8 @@ PROGRAM = textwrap.dedent("""
             print("stopped", flush=True)
 
     logs.configure("test")
-    lifecycle.run(Service, grace_s=60 if "long" in sys.argv else 0.2)
+    ended = asyncio.Event()
+    lifecycle.run(Service, grace_s=60 if "long" in sys.argv else 0.2, ended=ended)
 """)
 
 
@@ -85,6 +88,18 @@ def test_a_drain_that_hangs_is_cut_short(start):
     out, err = process.communicate(timeout=10)
     assert (process.returncode, out) == (0, "draining\nstopped\n")
     assert "drain_cut_short" in err
+
+
+def test_a_service_that_ends_by_itself_stops_as_after_a_signal(start):
+    """It is drained and stopped, exits with 0, and a first signal meanwhile is not a second."""
+    process, _, _ = start("ends")
+    out, _ = process.communicate(timeout=10)
+    assert (process.returncode, out) == (0, "draining\nstopped\n")
+    process, _, _ = start("ends", "hang", "long")
+    assert process.stdout.readline() == "draining\n"
+    process.send_signal(signal.SIGTERM)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=0.5)
 
 
 def test_a_second_signal_exits_at_once(start):

@@ -19,6 +19,8 @@ STATS = EngineStats(
     cached_tokens=20,
     completion_tokens=100,
     preemptions=0,
+    prefill_tokens=70,
+    context_tokens=80,
 )
 
 
@@ -51,11 +53,12 @@ def test_a_heartbeat_tells_leases_state_and_counters():
     engine.counters = msgspec.structs.replace(STATS, completion_tokens=160)
     vitals.check()
     vitals.state = WorkerState.WORKER_STATE_DRAINING
-    beat = vitals.heartbeat()
+    beat = vitals.heartbeat(moved=5)
     assert list(beat.running_lease_ids) == ["a"]
     assert beat.state == WorkerState.WORKER_STATE_DRAINING
     assert (beat.waiting, beat.kv_blocks_used, beat.kv_blocks_total) == (2, 3, 9)
     assert (beat.prompt_tokens, beat.cached_tokens) == (50, 20)
+    assert (beat.prefill_tokens, beat.context_tokens, beat.moved) == (70, 80, 5)
     assert beat.tokens_per_second == 30.0
 
 

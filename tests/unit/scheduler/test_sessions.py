@@ -2,6 +2,8 @@
 
 import pytest
 
+from fastrun.service.errors import ServiceError
+from fastrun.v1.error_pb2 import ErrorReason
 from scheduler.fleet import FencedError
 from scheduler.sessions import ProtocolError
 
@@ -241,3 +243,29 @@ def test_a_peer_that_reconnects_does_not_raise_the_term(desk):
     desk.worker(term=1)
     desk.edge(term=1)
     assert desk.sessions.leader.term == 1
+
+
+def test_a_drain_is_passed_on_to_its_worker_alone(desk):
+    """The worker is told the deadline, or that its own setting is meant; the caller, who drains."""
+    first, second = desk.worker(slots=2), desk.worker("w2", "i2")
+    edge = desk.edge()
+    desk.acquire(edge, "r1")
+    answer = desk.sessions.drain("w1", 2500)
+    assert (answer.instance_id, answer.slots_in_use) == ("i1", desk.held())
+    assert [drain.deadline_ms for drain in first.take("drain")] == [2500]
+    assert second.take("drain") == []
+    desk.sessions.drain("w1", None)
+    assert not first.take("drain")[0].HasField("deadline_ms")
+
+
+def test_a_drain_that_reaches_nobody_is_refused(desk):
+    """The refusal says which workers there are, or that the one meant has no session."""
+    desk.worker("w2", "i2")
+    link = desk.worker()
+    with pytest.raises(ServiceError, match="there is no worker 'w3': use one of w1, w2") as refused:
+        desk.sessions.drain("w3", None)
+    assert refused.value.detail.reason == ErrorReason.ERROR_REASON_NOT_FOUND
+    desk.sessions.worker_left(link, desk.now)
+    with pytest.raises(ServiceError, match="no session") as refused:
+        desk.sessions.drain("w1", None)
+    assert refused.value.detail.reason == ErrorReason.ERROR_REASON_CONFLICT
