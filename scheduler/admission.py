@@ -22,9 +22,10 @@ from scheduler.leases import Lease, LeaseBook
 from scheduler.limits import Limits
 from scheduler.meters import Reached
 from scheduler.ports import Chance, Recorder
-from scheduler.queue import Queue, Waiting
+from scheduler.queue import Queue
 from scheduler.refusals import Refusals
 from scheduler.usage_log import UsageLog
+from scheduler.waiting import Waiting
 
 
 class Admission:
@@ -78,7 +79,7 @@ class Admission:
         for generation in generations:
             for lease in self.leases.of_generation(edge.edge_id, acquire.request_id, generation):
                 self.void(lease)
-        waiting = self._waiting(edge, acquire, generations, now)
+        waiting = self._waiting(edge, acquire, generations, now, begun=bool(places))
         refusal = self.limits.why_refused(acquire, now) or self._why_not(
             waiting, now, waits_already=bool(places)
         )
@@ -211,22 +212,32 @@ class Admission:
         """Give a newcomer what is free, and let it wait for the rest."""
         wanted = len(waiting.generations)
         while waiting.generations and (worker := self._choose(waiting, now)):
+            self.queue.charge(waiting)
             self._grant(waiting, waiting.generations.popleft(), worker, now)
-        if waiting.generations:
-            if len(waiting.generations) < wanted:
-                self.queue.add_begun(waiting, now)
-            else:
-                self.queue.add(waiting)
-            self._answers.queued(waiting)
+        if not waiting.generations:
+            return
+        if len(waiting.generations) < wanted and not waiting.resume:
+            self.queue.add_begun(waiting, now)
+        else:
+            self._make_way(waiting, now)
+            self.queue.add(waiting)
+        self._answers.queued(waiting)
+
+    def _make_way(self, waiting: Waiting, now: float) -> None:
+        """Refuse who has to leave a full queue, with all that waits of the same request."""
+        if loser := self.refusals.who_makes_way(waiting):
+            for place in self.queue.of_request(loser.edge_id, loser.request_id):
+                self.queue.remove(place)
+                self._reject(place, ErrorReason.ERROR_REASON_QUEUE_FULL, now)
 
     def _next_turn(self, model: str, now: float) -> tuple[Waiting, Worker] | None:
-        for waiting in self.queue.line(model):
+        for waiting in self.queue.line(model).heads():
             if worker := self._choose(waiting, now):
                 return waiting, worker
         return None
 
     def _waiting(
-        self, edge: Edge, acquire: Acquire, generations: deque[int], now: float
+        self, edge: Edge, acquire: Acquire, generations: deque[int], now: float, *, begun: bool
     ) -> Waiting:
         arrived_at = now - acquire.waited_ms / 1000
         return Waiting(
@@ -243,6 +254,9 @@ class Admission:
             asked_at=now,
             key_id=acquire.key_id,
             choices=acquire.choices,
+            tokens=max(1, acquire.token_estimate // max(1, len(set(acquire.generations)))),
+            resume=acquire.resume,
+            begun=begun,
         )
 
     def _choose(self, waiting: Waiting, now: float) -> Worker | None:

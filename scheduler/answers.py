@@ -9,8 +9,9 @@ from scheduler.leader import Leadership
 from scheduler.limits import Limits
 from scheduler.meters import Reached
 from scheduler.ports import Recorder
-from scheduler.queue import Queue, Waiting
+from scheduler.queue import Queue
 from scheduler.refusals import Refusals
+from scheduler.waiting import Waiting
 
 
 class Answers:
@@ -74,7 +75,7 @@ class Answers:
     ) -> ErrorDetail:
         if isinstance(refusal, Reached):
             return refusal.detail()
-        return self._refusals.detail(refusal, waiting.model, now)
+        return self._refusals.detail(refusal, waiting, now)
 
     def _send(self, edge_id: str, reply: EdgeReply) -> None:
         edge = self._edges.get(edge_id)

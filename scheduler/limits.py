@@ -141,11 +141,12 @@ class Limits:
     def why_refused(self, acquire: Acquire, now: float) -> Reached | None:
         """Find the limit that a request is refused for: that which opens last.
 
-        One that is in flight already, or comes back from a worker, passes. One that stopped waiting
-        because its edge lost the way to us was charged then, and only must not make a crowd.
+        One that is in flight already passes, and one that comes back from a worker: which refused
+        it, moved it, or died with it. One that stopped waiting because its edge lost the way to us
+        was charged then, and only must not make a crowd.
         """
         meters = self._touch(acquire, now)
-        if acquire.front or acquire.request_id in self._in_flight:
+        if self._comes_back(acquire):
             return None
         reached: list[Reached] = []
         for meter in meters:
@@ -230,7 +231,7 @@ class Limits:
     def _touch(self, acquire: Acquire, now: float) -> tuple[Meter, ...]:
         """Bring the meters of a request up to date with what its edge was told."""
         # One that comes back tells what its edge knew when it came: perhaps of the month before.
-        is_new = not acquire.front and acquire.request_id not in self._in_flight
+        is_new = not self._comes_back(acquire)
         account = self._accounts.touch(acquire.account_id, now)
         month = acquire.account_month_tokens if is_new else None
         account.heed(Ceiling.of(acquire.account_limits), month)
@@ -240,6 +241,9 @@ class Limits:
         month = acquire.key_month_tokens if is_new else None
         key.heed(Ceiling.of(acquire.key_limits), month)
         return (account, key)
+
+    def _comes_back(self, acquire: Acquire) -> bool:
+        return acquire.front or acquire.resume or acquire.request_id in self._in_flight
 
     def _meters(self, account_id: str, key_id: str) -> list[Meter]:
         meters = (self._accounts.get(account_id), self._keys.get(key_id))

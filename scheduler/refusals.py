@@ -6,7 +6,8 @@ from collections.abc import Callable
 from fastrun.v1.error_pb2 import ErrorDetail, ErrorReason
 from scheduler import placement
 from scheduler.fleet import Fleet
-from scheduler.queue import Queue, Waiting
+from scheduler.queue import Queue
+from scheduler.waiting import Waiting
 
 RETRY_AFTER_MIN_S = 1.0
 RETRY_AFTER_MAX_S = 120.0
@@ -72,7 +73,8 @@ class Refusals:
         """Return why a request that found too few slots is refused at once; None lets it wait.
 
         The bound is for requests that have nothing yet. One that is admitted waits outside it with
-        what is left: to refuse it would throw away what its other generations do.
+        what is left: to refuse it would throw away what its other generations do. And so does one
+        that was running, whose client has seen a part of it.
 
         Args:
             waiting: what it asks for.
@@ -84,13 +86,23 @@ class Refusals:
             reason = self.why_expired(waiting)
         if reason is not None or not self._possible(waiting):
             return reason
-        if admitted:
+        if admitted or waiting.resume:
             return None
-        # These have stood in a queue before: a worker's refusal or a new scheduler, to which the
-        # fleet comes back piece by piece, is no reason to lose the place.
-        bounded = self.complete and not waiting.front
-        full = bounded and self._queue.line(waiting.model).requests >= self.bound(waiting.model)
-        return ErrorReason.ERROR_REASON_QUEUE_FULL if full or not self._per_slot else None
+        room = self._per_slot and (not self._full_for(waiting) or self.who_makes_way(waiting))
+        return None if room else ErrorReason.ERROR_REASON_QUEUE_FULL
+
+    def who_makes_way(self, waiting: Waiting) -> Waiting | None:
+        """Find who is refused so that a newcomer may wait; None if nobody has to be, or will."""
+        if waiting.begun or not self._full_for(waiting):
+            return None
+        return self._queue.line(waiting.model).who_makes_way(waiting.account_id)
+
+    def _full_for(self, waiting: Waiting) -> bool:
+        # Who comes back has stood in a queue before: a worker's refusal or a new scheduler, to
+        # which the fleet comes back piece by piece, is no reason to lose the place.
+        if waiting.came_back or not self.complete:
+            return False
+        return self._queue.line(waiting.model).requests >= self.bound(waiting.model)
 
     def why_hopeless(self, waiting: Waiting) -> ErrorReason.ValueType | None:
         """Return why no worker that is there can ever take a request."""
@@ -106,15 +118,21 @@ class Refusals:
             return ErrorReason.ERROR_REASON_QUEUE_TIMEOUT
         return ErrorReason.ERROR_REASON_NO_WORKER
 
-    def detail(self, reason: ErrorReason.ValueType, model: str, now: float) -> ErrorDetail:
-        """Put a refusal in words, with when to come back."""
+    def detail(self, reason: ErrorReason.ValueType, waiting: Waiting, now: float) -> ErrorDetail:
+        """Put a refusal in words, with when to come back.
+
+        That is when one more request of this account would get a slot if it waited from now on: an
+        account that others keep from its turn is told less than one that is in its own way.
+        """
         if reason == ErrorReason.ERROR_REASON_UNKNOWN_MODEL:
-            return ErrorDetail(reason=reason, message=f"model '{model[:200]}' does not exist")
+            message = f"model '{waiting.model[:200]}' does not exist"
+            return ErrorDetail(reason=reason, message=message)
         if reason == ErrorReason.ERROR_REASON_NO_WORKER:
             after = self._retry_after_ms(NO_WORKER_RETRY_S)
             return ErrorDetail(reason=reason, message=_NO_WORKER, retry_after_ms=after)
-        rate = self._rates.get(model) or FreeingRate()
-        after = self._retry_after_ms(rate.wait_s(self._queue.line(model).slots + 1, now))
+        rate = self._rates.get(waiting.model) or FreeingRate()
+        others = self._queue.line(waiting.model).slots_before_another(waiting.account_id)
+        after = self._retry_after_ms(rate.wait_s(others + 1, now))
         return ErrorDetail(reason=reason, message=_AT_CAPACITY, retry_after_ms=after)
 
     def _possible(self, waiting: Waiting) -> bool:

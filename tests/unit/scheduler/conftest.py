@@ -80,7 +80,7 @@ class Desk:
         self.sessions.edge_said(link, EdgeMessage(**item), self.now)
 
     def acquire(self, link, request_id, model="tiny", patience_s=10, **fields):
-        fields |= {"request_id": request_id, "model": model, "account_id": "acc"}
+        fields = {"account_id": "acc"} | fields | {"request_id": request_id, "model": model}
         self.tell(link, acquire={"queue_timeout_ms": int(patience_s * 1000), **fields})
         return link.take("granted", "queued", "rejected")
 

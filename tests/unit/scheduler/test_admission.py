@@ -240,3 +240,100 @@ def test_a_draining_worker_finishes_and_takes_nothing(desk, reasons):
     assert desk.held() == 1
     desk.beat(worker, state="WORKER_STATE_SERVING")
     assert kinds(desk.acquire(edge, "r3")) == ["Granted"]
+
+
+def test_accounts_take_turns(desk):
+    """Who sends one request is not behind another's many."""
+    worker, edge = desk.worker(), desk.edge()
+    (grant,) = desk.acquire(edge, "a0", account_id="a")
+    for number in (1, 2):
+        desk.acquire(edge, f"a{number}", account_id="a")
+    assert desk.acquire(edge, "b1", account_id="b")[0].position == 1
+    assert desk.acquire(edge, "b2", account_id="b")[0].position == 3
+    order = ""
+    for _ in range(4):
+        desk.free(worker, grant.lease_id)
+        (grant,) = edge.take("granted")
+        order += grant.request_id
+    assert order == "b1a1b2a2"
+
+
+def test_tokens_weigh_per_generation(desk):
+    """Of a request of several generations each slot costs its part of the estimate."""
+    worker, edge = desk.worker(), desk.edge()
+    (grant,) = desk.acquire(edge, "x", account_id="x")
+    desk.acquire(edge, "a", account_id="a", generations=range(4), token_estimate=40)
+    desk.acquire(edge, "b1", account_id="b", token_estimate=21)
+    desk.acquire(edge, "b2", account_id="b", token_estimate=21)
+    order = ""
+    for _ in range(6):
+        desk.free(worker, grant.lease_id)
+        (grant,) = edge.take("granted")
+        order += grant.request_id[0]
+    assert order == "abaaba"
+
+
+def test_full_queue(new_desk, reasons):
+    """The newest of the account with most makes way for one with fewer, and has cost nothing."""
+    desk = new_desk(queue_per_slot=3)
+    desk.worker()
+    edge, other = desk.edge(), desk.edge("e2")
+    for number in range(4):
+        desk.acquire(other, f"a{number}", account_id="a", generations=[0, 1])
+    limited = {"account_limits": {"requests_per_minute": 100}, "account_id": "a"}
+    assert kinds(desk.acquire(other, "a4", **limited)) == ["Rejected"]
+    assert desk.acquire(edge, "b1", account_id="b")[0].position == 1
+    (rejected,) = other.take("rejected")
+    assert (rejected.request_id, list(rejected.generations)) == ("a2", [0, 1])
+    assert (rejected.error.reason, rejected.error.message) == (reasons["queue_full"], AT_CAPACITY)
+    assert rejected.error.retry_after_ms >= 1_000
+    assert kinds(desk.acquire(other, "a5", **limited)) == ["Rejected"]
+    assert [each.request_id for each in desk.queue.line("tiny")] == ["b1", "a0", "a1"]
+    assert len(desk.sessions.admission.limits.in_flight()) == 3
+
+
+def test_what_was_running_waits_ahead_of_all(new_desk):
+    """A resumed request needs no room in the queue, and waits as long as it says."""
+    desk = new_desk(queue_per_slot=2)
+    worker, edge = desk.worker(), desk.edge()
+    (granted,) = desk.acquire(edge, "r1")
+    desk.acquire(edge, "r2")
+    desk.acquire(edge, "r1", front=True)
+    (queued,) = desk.acquire(edge, "r3", resume=True, patience_s=30, generations=[0])
+    assert queued.position == 1
+    desk.pass_time(29)
+    assert {each.request_id for each in edge.take("rejected")} == {"r1", "r2"}
+    assert desk.acquire(edge, "r4")[0].position == 2
+    desk.free(worker, granted.lease_id)
+    assert [each.request_id for each in edge.take("granted")] == ["r3"]
+
+
+def test_what_was_running_waits_without_a_queue_too(new_desk, reasons):
+    """Where nothing else may wait at all, and until its own time is over."""
+    desk = new_desk(queue_per_slot=0)
+    desk.worker()
+    edge = desk.edge()
+    desk.acquire(edge, "r1")
+    assert kinds(desk.acquire(edge, "r2", resume=True, patience_s=30)) == ["Queued"]
+    desk.pass_time(30)
+    (rejected,) = edge.take("rejected")
+    assert rejected.error.reason == reasons["queue_timeout"]
+
+
+def test_what_cannot_go_elsewhere_holds_up_nobody(desk):
+    """Behind one that excludes the worker with the free slot, others of all kinds get it."""
+    worker, edge = desk.worker(), desk.edge()
+    desk.worker("w2", "i2")
+    (first,) = desk.acquire(edge, "r1", excluded_worker_ids=["w2"])
+    desk.acquire(edge, "r2", excluded_worker_ids=["w1"])
+    for number in range(4):
+        barred = {"excluded_worker_ids": ["w1"], "front": True, "resume": number % 2 == 0}
+        desk.acquire(edge, f"x{number}", **barred)
+    desk.acquire(edge, "a", account_id="a")
+    desk.acquire(edge, "f", front=True)
+    order = ""
+    for _ in range(2):
+        desk.free(worker, first.lease_id)
+        (first,) = edge.take("granted")
+        order += first.request_id
+    assert order == "fa"

@@ -161,15 +161,18 @@ class SimEdge:
             generations.setdefault(request_id, []).append(generation)
         return generations
 
-    def ask(self, request_id, generations, *, front=False, excluded=()):
+    def ask(self, request_id, generations, *, front=False, resume=False, excluded=()):
         self.unanswered.update((request_id, each) for each in generations)
         self.say(
             acquire={
                 "request_id": request_id,
                 "generations": generations,
+                "account_id": f"a{int(request_id[1:]) % 3}",
+                "token_estimate": int(request_id[1:]) % 50,
                 "model": MODEL,
                 "queue_timeout_ms": self.waiting[request_id, generations[0]],
                 "front": front,
+                "resume": resume,
                 "excluded_worker_ids": excluded,
             }
         )
@@ -225,11 +228,14 @@ class SimEdge:
         if then == "give up":
             self.say(lease_lost={"lease_id": lease.lease_id})
             return
+        excluded = [lease.worker_id] if then == "elsewhere" else []
+        self.again(lease, front=True, excluded=excluded)
+
+    def again(self, lease, **fields):
         wish = (lease.request_id, lease.generation)
         self.outcomes[wish] = None
         self.waiting[wish] = lease.patience
-        excluded = [lease.worker_id] if then == "elsewhere" else []
-        self.ask(lease.request_id, [lease.generation], front=True, excluded=excluded)
+        self.ask(lease.request_id, [lease.generation], **fields)
 
     def cancel(self, request_id):
         for generation in self.wanted()[request_id]:
@@ -469,6 +475,8 @@ class World(RuleBasedStateMachine):
             if lease.started:
                 del edge.leases[lease.lease_id]
                 edge.say(lease_lost={"lease_id": lease.lease_id})
+                if next(self.numbers) % 2:
+                    edge.again(lease, resume=True, excluded=[worker.worker_id])
         edge.starting = deque(lease for lease in edge.starting if lease not in lost)
         for lease_id, lease in list(worker.running.items()):
             if lease.edge is edge:

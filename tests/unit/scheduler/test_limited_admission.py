@@ -104,6 +104,37 @@ def test_tried_again(desk, ask):
     assert desk.held() == 1
 
 
+def test_resumed(desk, ask):
+    """What goes on elsewhere passes every limit, counts as concurrent, and is settled as one."""
+    lost, edge = desk.worker(), desk.edge()
+    limits = {"requests_per_minute": 1, "tokens_per_minute": 100, "concurrent_requests": 1}
+    (granted,) = ask(edge, "r1", limits=limits, token_estimate=100)
+    desk.tell(edge, lease_lost={"lease_id": granted.lease_id})
+    desk.sessions.worker_left(lost, desk.now)
+    desk.pass_time(6.0)
+    worker = desk.worker("w2", "i2", slots=2)
+    month = {"tokens_per_month": 1}
+    (again,) = ask(
+        edge, "r1", limits=limits | month, key_limits=month, resume=True, token_estimate=100
+    )
+    assert left(again) == (0, 0)
+    assert desk.sessions.admission.limits.in_flight() == {"r1"}
+    assert ask(edge, "r2", limits=limits)[0].error.message.startswith("requests per minute")
+    usage = {"prompt_tokens": 20, "completion_tokens": 30}
+    desk.report(worker, slot_freed={"lease_id": again.lease_id, "usage": usage})
+    figures = desk.sessions.admission.limits.figures("acc", "key", desk.now)
+    assert (figures.remaining_tokens, figures.limit_tokens) == (50, 100)
+
+
+def test_resumed_after_a_change_of_leader(desk, ask):
+    """A new scheduler that knows nothing of it lets it pass as well."""
+    desk.worker()
+    edge = desk.edge()
+    limits = {"requests_per_minute": 1, "concurrent_requests": 0}
+    (granted,) = ask(edge, "r1", limits=limits, resume=True)
+    assert granted.lease_id
+
+
 def test_generations_are_one_request(desk, ask):
     """A request of many generations counts once, and does not stand in its own way."""
     worker = desk.worker(slots=1)

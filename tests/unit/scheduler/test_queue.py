@@ -2,10 +2,12 @@
 
 import itertools
 from collections import deque
+from random import Random
 
 import pytest
 
-from scheduler.queue import Queue, Waiting
+from scheduler.queue import Queue
+from scheduler.waiting import Waiting
 
 numbers = itertools.count(1)
 
@@ -19,19 +21,22 @@ def waiting(
     front=False,
     model="m",
     edge_id="e1",
+    account_id="acc",
+    **fields,
 ):
     return Waiting(
         edge_id=edge_id,
         request_id=request_id,
         generations=deque(generations),
-        account_id="acc",
+        account_id=account_id,
         model=model,
-        excluded=frozenset(),
+        excluded=frozenset(fields.pop("excluded", ())),
         front=front,
         arrived_at=arrived_at,
         asked_at=arrived_at,
         deadline=deadline,
         number=next(numbers),
+        **fields,
     )
 
 
@@ -40,16 +45,22 @@ def queue():
     return Queue()
 
 
+def stand(queue, each):
+    """Let it wait; its position."""
+    queue.add(each)
+    return queue.line(each.model).position(each)
+
+
 def order(queue, model="m"):
     return [each.request_id for each in queue.line(model)]
 
 
 def test_first_come_first_served(queue):
-    """Who began to wait earlier stands earlier, whenever the request came here."""
+    """Of one account, who began to wait earlier stands earlier, whenever it came here."""
     positions = [
-        queue.add(waiting("b", arrived_at=2.0)),
-        queue.add(waiting("c", arrived_at=2.0)),
-        queue.add(waiting("a", arrived_at=1.0)),
+        stand(queue, waiting("b", arrived_at=2.0)),
+        stand(queue, waiting("c", arrived_at=2.0)),
+        stand(queue, waiting("a", arrived_at=1.0)),
     ]
     assert positions == [1, 2, 1]
     assert order(queue) == ["a", "b", "c"]
@@ -58,8 +69,8 @@ def test_first_come_first_served(queue):
 def test_the_front_goes_first(queue):
     """A request whose lease was refused stands before all others, in order among its like."""
     queue.add(waiting("a"))
-    assert queue.add(waiting("f", arrived_at=1.0, front=True)) == 1
-    assert queue.add(waiting("g", arrived_at=2.0, front=True)) == 2
+    assert stand(queue, waiting("f", arrived_at=1.0, front=True)) == 1
+    assert stand(queue, waiting("g", arrived_at=2.0, front=True)) == 2
     assert order(queue) == ["f", "g", "a"]
 
 
@@ -67,7 +78,7 @@ def test_each_model_has_a_line_of_its_own(queue):
     """Positions count within a model; a line that empties is gone."""
     first = waiting("a")
     queue.add(first)
-    assert queue.add(waiting("b", model="n")) == 1
+    assert stand(queue, waiting("b", model="n")) == 1
     queue.remove(first)
     assert queue.models() == ["n"]
     assert len(queue) == 1
@@ -138,7 +149,7 @@ def test_a_request_with_two_places_is_one_request(queue):
         waiting("a", generations=(0,), front=True, deadline=5.0),
     )
     queue.add(rest)
-    assert queue.add(retry) == 1
+    assert stand(queue, retry) == 1
     line = queue.line("m")
     assert (line.requests, line.slots, len(line)) == (1, 3, 2)
     assert list(queue.expired(5.0)) == [retry]
@@ -146,3 +157,59 @@ def test_a_request_with_two_places_is_one_request(queue):
     assert (line.requests, line.slots) == (1, 2)
     queue.remove(rest)
     assert (line.requests, line.slots) == (0, 0)
+
+
+def test_what_was_running_goes_before_all(queue):
+    """Resumed requests stand before refused leases, with the deadline that they came with."""
+    queue.add(waiting("a"))
+    queue.add(waiting("f", front=True))
+    running = waiting("r", arrived_at=3.0, deadline=30.0, generations=(0, 1), resume=True)
+    assert stand(queue, running) == 1
+    assert order(queue) == ["r", "f", "a"]
+    assert queue.take(running, 4.0) == 0
+    assert order(queue) == ["r", "f", "a"]
+    assert (queue.line("m").slots, queue.of_request("e1", "r")) == (3, [running])
+    assert queue.take(running, 5.0) == 1
+    assert order(queue) == ["f", "a"]
+    assert queue.next_deadline() == 10.0
+
+
+def test_nobody_stands_behind_one_that_waits_for_another_worker(queue):
+    """Of those that exclude the same workers one is asked whether a slot suits it, and then others."""
+    for number in range(5):
+        queue.add(waiting(f"x{number}", front=True, excluded=["w1"]))
+    queue.add(waiting("y", excluded=["w2"]))
+    queue.add(waiting("f", front=True))
+    queue.add(waiting("a"))
+    queue.add(waiting("b"))
+    heads = [each.request_id for each in queue.line("m").heads()]
+    assert heads == ["x0", "f", "y", "a"]
+
+
+def test_positions_are_those_of_the_order(queue):
+    """Whatever the accounts and sizes, a position says how many places have their turn by then."""
+    random = Random(1)
+    for number in range(200):
+        queue.add(
+            waiting(
+                f"r{number}",
+                account_id=f"a{random.randrange(9)}",
+                arrived_at=random.randrange(50),
+                tokens=random.randrange(1, 40),
+                front=random.random() < 0.1,
+                excluded=random.choice([(), (), (), ("w1",), ("w2",)]),
+            )
+        )
+    line = queue.line("m")
+    assert [line.position(each) for each in line] == list(range(1, 201))
+
+
+def test_those_who_give_up_leave_nothing_behind(queue):
+    """However many come and go while one waits, their deadlines are not all kept."""
+    queue.add(waiting("a", deadline=50.0))
+    for number in range(1000):
+        gone = waiting(f"g{number}", deadline=100.0)
+        queue.add(gone)
+        queue.remove(gone)
+    assert len(queue._deadlines) < 200
+    assert queue.next_deadline() == 50.0

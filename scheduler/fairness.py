@@ -1,0 +1,231 @@
+"""Whose turn it is when several accounts wait: that of the account which has had least.
+
+This is deficit round robin, weighted by tokens, in the form that serves first and is paid later. In
+each round every account may use one token. It gets a slot as soon as it owes nothing, and then owes
+what that slot costs: it is passed over for as many rounds as the request has tokens. An account
+that waits with small requests gets many slots for the one that large requests get.
+
+Rounds in which nobody's turn comes are skipped by arithmetic: an account is known by the round in
+which it owes nothing any more, and the next turn is that of the lowest round. Within one account
+the earliest goes first. So of two accounts that wait, neither gets more tokens than the other by
+more than one request; and an account that comes to wait is in no later round than anybody, unless
+it has just had a slot, whose price it still owes.
+"""
+
+import bisect
+from collections.abc import Iterator
+from heapq import merge
+
+from scheduler.waiting import Waiting
+
+Key = tuple[int, float, int]
+"""Round, and then who has waited longest."""
+
+FORGET_FROM = 64
+
+
+class _Lane:
+    """What waits for one account, earliest first; never empty."""
+
+    __slots__ = ("account_id", "places", "round", "tokens")
+
+    def __init__(self, account_id: str, round_: int) -> None:
+        self.account_id = account_id
+        self.round = round_
+        self.places: list[Waiting] = []
+        self.tokens = 0
+        """Of the next generation at each place."""
+
+    @property
+    def key(self) -> Key:
+        return (self.round, *self.places[0].turn)
+
+    def index(self, place: Waiting) -> int:
+        return bisect.bisect_left(self.places, place.turn, key=lambda each: each.turn)
+
+    def keys(self) -> Iterator[tuple[Key, Waiting]]:
+        """Yield when the turn of each place comes, if nothing else comes or goes."""
+        round_ = self.round
+        for place in self.places:
+            yield (round_, *place.turn), place
+            round_ += place.tokens
+
+    def count_before(self, key: Key) -> int:
+        """Count the places whose turn comes before another's."""
+        if self.round + self.tokens <= key[0]:
+            return len(self.places)
+        count = 0
+        for each, _ in self.keys():
+            if each >= key:
+                break
+            count += 1
+        return count
+
+
+class Crowd:
+    """How many requests of each account may have to make way, and who has most."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._by_count: dict[int, dict[str, None]] = {}
+        self.most = 0
+
+    def count(self, account_id: str) -> int:
+        """Return how many an account has."""
+        return self._counts.get(account_id, 0)
+
+    def largest(self) -> list[str]:
+        """Return the accounts that have most."""
+        return list(self._by_count.get(self.most, ()))
+
+    def change(self, account_id: str, by: int) -> None:
+        """Count one more, or one less."""
+        before = self.count(account_id)
+        after = before + by
+        if before:
+            self._by_count[before].pop(account_id)
+            if not self._by_count[before]:
+                del self._by_count[before]
+        if after:
+            self._by_count.setdefault(after, {})[account_id] = None
+            self._counts[account_id] = after
+        else:
+            self._counts.pop(account_id)
+        if after > self.most or self.most not in self._by_count:
+            self.most = after
+
+
+class FairLine:
+    """The places of those who wait for one model, of all accounts."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[str, _Lane] = {}
+        self._order: list[tuple[Key, _Lane]] = []
+        self._crowd = Crowd()
+        self._size = 0
+        # The round in which the last slot was given.
+        self._round = 0
+        # Until which round an account owes for the slots it got. What is past is forgotten.
+        self._owing: dict[str, int] = {}
+        self._forget_at = FORGET_FROM
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[Waiting]:
+        """Yield all places in the order of their turns, if nothing else comes or goes."""
+        return (place for _, place in merge(*(lane.keys() for _, lane in self._order)))
+
+    @property
+    def accounts(self) -> int:
+        """How many accounts wait."""
+        return len(self._lanes)
+
+    @property
+    def has_history(self) -> bool:
+        """Whether it would be unfair to forget what was given."""
+        return bool(self._owing)
+
+    def of_account(self, account_id: str) -> int:
+        """Return how many places an account has."""
+        lane = self._lanes.get(account_id)
+        return len(lane.places) if lane else 0
+
+    def head(self) -> Waiting | None:
+        """Return whose turn it is."""
+        return self._order[0][1].places[0] if self._order else None
+
+    def add(self, place: Waiting) -> None:
+        """Take in a place."""
+        lane = self._lanes.get(place.account_id)
+        if lane is None:
+            lane = _Lane(place.account_id, self._round_of(place.account_id))
+            self._lanes[place.account_id] = lane
+        else:
+            self._take_out(lane)
+        bisect.insort(lane.places, place, key=lambda each: each.turn)
+        lane.tokens += place.tokens
+        self._put_in(lane)
+        self._size += 1
+        if not place.begun:
+            self._crowd.change(place.account_id, 1)
+
+    def remove(self, place: Waiting) -> None:
+        """Take out a place."""
+        lane = self._lanes[place.account_id]
+        self._take_out(lane)
+        del lane.places[lane.index(place)]
+        lane.tokens -= place.tokens
+        if lane.places:
+            self._put_in(lane)
+        else:
+            del self._lanes[place.account_id]
+            self._owe(place.account_id, lane.round)
+        self._size -= 1
+        if not place.begun:
+            self._crowd.change(place.account_id, -1)
+
+    def charge(self, account_id: str, tokens: int) -> None:
+        """Note that an account got a slot, whether it waited or not, and what that costs."""
+        round_ = self._round_of(account_id)
+        lowest = self._order[0][1].round if self._order else round_
+        self._round = max(self._round, min(round_, lowest))
+        if lane := self._lanes.get(account_id):
+            self._take_out(lane)
+            lane.round += tokens
+            self._put_in(lane)
+        else:
+            self._owe(account_id, round_ + tokens)
+
+    def count_before(self, place: Waiting) -> int:
+        """Count the places whose turn comes before that of one of them."""
+        own = self._lanes[place.account_id]
+        index = own.index(place)
+        key = (own.round + sum(each.tokens for each in own.places[:index]), *place.turn)
+        count = index
+        for earliest, lane in self._order:
+            if earliest >= key:
+                break
+            if lane is not own:
+                count += lane.count_before(key)
+        return count
+
+    def who_makes_way(self, account_id: str) -> Waiting | None:
+        """Find whose place a newcomer may have when no more may wait.
+
+        It is the newest one of the account with most, if the newcomer's account has fewer. Where
+        that would only turn the two about, the one that has had less keeps the place: else accounts
+        would throw one another out for as long as they come back.
+        """
+        few, most = self._crowd.count(account_id), self._crowd.most
+        if few >= most:
+            return None
+        lane = max((self._lanes[each] for each in self._crowd.largest()), key=lambda lane: lane.key)
+        if few + 1 == most and self._round_of(account_id) > lane.round:
+            return None
+        return next(place for place in reversed(lane.places) if not place.begun)
+
+    def _round_of(self, account_id: str) -> int:
+        """Return the round in which an account owes nothing any more."""
+        lane = self._lanes.get(account_id)
+        return lane.round if lane else max(self._round, self._owing.get(account_id, 0))
+
+    def _owe(self, account_id: str, until: int) -> None:
+        if until <= self._round:
+            return
+        self._owing[account_id] = until
+        if len(self._owing) >= self._forget_at:
+            self._owing = {
+                each: until for each, until in self._owing.items() if until > self._round
+            }
+            self._forget_at = max(FORGET_FROM, 2 * len(self._owing))
+
+    def _put_in(self, lane: _Lane) -> None:
+        bisect.insort(self._order, (lane.key, lane), key=_key)
+
+    def _take_out(self, lane: _Lane) -> None:
+        del self._order[bisect.bisect_left(self._order, lane.key, key=_key)]
+
+
+def _key(entry: tuple[Key, _Lane]) -> Key:
+    return entry[0]

@@ -1,0 +1,265 @@
+"""Whose turn it is among accounts."""
+
+import itertools
+from collections import Counter, deque
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from scheduler.fairness import FORGET_FROM, Crowd, FairLine
+from scheduler.waiting import Waiting
+
+numbers = itertools.count(1)
+
+
+def place(account_id, tokens=10, *, arrived_at=0.0, begun=False):
+    number = next(numbers)
+    return Waiting(
+        edge_id="e",
+        request_id=f"{account_id}-{number}",
+        generations=deque([0]),
+        account_id=account_id,
+        model="m",
+        excluded=frozenset(),
+        front=False,
+        arrived_at=arrived_at,
+        asked_at=arrived_at,
+        deadline=10.0,
+        number=number,
+        tokens=tokens,
+        begun=begun,
+    )
+
+
+@pytest.fixture
+def line():
+    return FairLine()
+
+
+def fill(line, **accounts):
+    """Let so many places of each account wait, in this order."""
+    for account_id, (count, tokens) in accounts.items():
+        for _ in range(count):
+            line.add(place(account_id, tokens))
+
+
+def serve(line, slots=1):
+    """Give slots to whose turn it is; says who got them."""
+    served = ""
+    for _ in range(slots):
+        head = line.head()
+        line.charge(head.account_id, head.tokens)
+        line.remove(head)
+        served += head.account_id
+    return served
+
+
+def test_accounts_take_turns(line):
+    """However many each one has waiting, and whoever came first."""
+    fill(line, a=(5, 10), b=(2, 10), c=(1, 10))
+    assert serve(line, 8) == "abcabaaa"
+
+
+def test_turns_are_weighed_by_tokens(line):
+    """Who asks for a quarter of the tokens gets four times as many slots."""
+    fill(line, a=(20, 40), b=(20, 10))
+    assert Counter(serve(line, 20)) == {"a": 4, "b": 16}
+
+
+def test_who_comes_anew_goes_next(line):
+    """A newcomer waits for nobody's backlog, and has no claim to what was given before it came."""
+    fill(line, a=(50, 10))
+    serve(line, 20)
+    fill(line, b=(30, 10))
+    assert serve(line, 6) == "bababa"
+
+
+def test_a_large_request_is_paid_for_afterwards(line):
+    """It is served at once, since it may not wait for long, and then its account waits."""
+    fill(line, a=(50, 10))
+    serve(line)
+    fill(line, b=(2, 100))
+    assert serve(line, 14) == "baaaaaaaaaabaa"
+
+
+def test_leaving_pays_no_debts(line):
+    """Who asks one at a time has no more than who has all of them wait."""
+    fill(line, a=(50, 10))
+    serve(line)
+    order = ""
+    for _ in range(3):
+        fill(line, b=(1, 50))
+        while not order.endswith("b"):
+            order += serve(line)
+        order += serve(line)
+    assert order == "ba" + "aaaab" + "a" + "aaaab" + "a"
+
+
+def test_what_was_given_while_nobody_waited_counts(line):
+    """The last slot that an account got at once is a turn like another."""
+    line.charge("a", 10)
+    fill(line, a=(1, 10), b=(1, 10))
+    assert serve(line, 2) == "ba"
+
+
+def test_who_gives_up_has_not_paid(line):
+    """A place that is cancelled or expires costs its account nothing."""
+    fill(line, a=(1, 10))
+    gone = [place("b", 1000) for _ in range(5)]
+    for each in gone:
+        line.add(each)
+    for each in gone:
+        line.remove(each)
+    fill(line, b=(1, 10))
+    assert serve(line, 2) == "ab"
+    assert len(line) == line.accounts == 0
+
+
+def test_within_an_account_the_earliest_goes_first(line):
+    """Also one that came later, and has waited elsewhere."""
+    late, early = place("a", arrived_at=2.0), place("a", arrived_at=1.0)
+    line.add(late)
+    line.add(early)
+    assert list(line) == [early, late]
+    assert [line.count_before(each) for each in (early, late)] == [0, 1]
+
+
+def test_what_is_past_is_forgotten(line):
+    """Accounts that owe nothing any more take no memory."""
+    for number in range(10 * FORGET_FROM):
+        line.charge(f"a{number}", 10)
+        line.charge("all", 10)
+    assert len(line._owing) <= FORGET_FROM
+
+
+def test_newest_of_the_most_makes_way(line):
+    """In a full queue a newcomer has the newest place of whoever has most, if it has fewer."""
+    fill(line, a=(2, 10), b=(3, 10))
+    newest = list(line)[-1]
+    begun = place("b", begun=True)
+    line.add(begun)
+    assert newest.account_id == "b"
+    assert line.who_makes_way("c") is newest
+    assert line.who_makes_way("a") is newest
+    assert line.who_makes_way("b") is None
+
+
+def test_nobody_makes_way_for_who_has_had_more(line):
+    """Where one place only would change hands, it stays with the account that has had less."""
+    line.charge("b", 10)
+    fill(line, a=(1, 10))
+    assert line.who_makes_way("b") is None
+    assert line.who_makes_way("c").account_id == "a"
+    fill(line, a=(1, 10))
+    assert line.who_makes_way("b").account_id == "a"
+
+
+def test_crowd():
+    """It knows who has most, up and down."""
+    crowd = Crowd()
+    for account_id in "aabbbc":
+        crowd.change(account_id, 1)
+    assert (crowd.most, crowd.largest()) == (3, ["b"])
+    crowd.change("b", -1)
+    assert (crowd.most, sorted(crowd.largest())) == (2, ["a", "b"])
+    for account_id in "abbac":
+        crowd.change(account_id, -1)
+    assert (crowd.most, crowd.largest()) == (0, [])
+
+
+class Fairness(RuleBasedStateMachine):
+    """Accounts come, go, wait and are served at random; what each gets is counted from outside."""
+
+    accounts = st.sampled_from("abcd")
+    sizes = st.integers(1, 100)
+
+    def __init__(self):
+        super().__init__()
+        self.line = FairLine()
+        self.waiting = []
+        self.now = 0.0
+        self.total = Counter()
+        # What everybody had when an account began to wait, and its own last slot before that.
+        self.since = {}
+        self.last = Counter()
+        self.largest = Counter()
+
+    def came(self, account_id):
+        if account_id not in self.since:
+            self.since[account_id] = (self.total.copy(), self.last[account_id])
+
+    @rule(account_id=accounts, tokens=sizes, count=st.integers(1, 5), waited=st.integers(0, 3))
+    def come(self, account_id, tokens, count, waited):
+        for _ in range(count):
+            self.now += 1.0
+            each = place(account_id, tokens, arrived_at=self.now - waited)
+            self.line.add(each)
+            self.waiting.append(each)
+            self.came(account_id)
+
+    @precondition(lambda self: not self.waiting)
+    @rule(account_id=accounts, tokens=sizes)
+    def at_once(self, account_id, tokens):
+        self.given(account_id, tokens)
+        self.line.charge(account_id, tokens)
+
+    @precondition(lambda self: self.waiting)
+    @rule(slots=st.integers(1, 20))
+    def serve(self, slots):
+        for _ in range(min(slots, len(self.waiting))):
+            head = self.line.head()
+            earliest = min(each.turn for each in self.waiting if each.account_id == head.account_id)
+            assert head.turn == earliest
+            self.line.charge(head.account_id, head.tokens)
+            self.left(head)
+            self.given(head.account_id, head.tokens)
+            self.fair()
+
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data())
+    def give_up(self, data):
+        self.left(data.draw(st.sampled_from(self.waiting)))
+
+    def left(self, each):
+        self.line.remove(each)
+        self.waiting.remove(each)
+        if not any(other.account_id == each.account_id for other in self.waiting):
+            self.since.pop(each.account_id)
+
+    def given(self, account_id, tokens):
+        self.total[account_id] += tokens
+        self.last[account_id] = tokens
+        self.largest[account_id] = max(self.largest[account_id], tokens)
+
+    def fair(self):
+        for account_id, (before, own_last) in self.since.items():
+            own = self.total[account_id] - before[account_id]
+            for other in self.total:
+                got = self.total[other] - before[other]
+                assert got <= own + own_last + self.largest[other]
+
+    @invariant()
+    def counts_are_right(self):
+        order = list(self.line)
+        assert set(order) == set(self.waiting)
+        assert len(self.line) == len(order) == len(self.waiting)
+        assert self.line.accounts == len(self.since)
+        assert (self.line.head() is None) == (not order)
+        assert [self.line.count_before(each) for each in order] == list(range(len(order)))
+        counts = Counter(each.account_id for each in order)
+        most = max(counts.values(), default=0)
+        for account_id in "abcde":
+            loser = self.line.who_makes_way(account_id)
+            if counts[account_id] + 1 < most:
+                assert counts[loser.account_id] == most
+                assert loser.turn == max(
+                    each.turn for each in order if each.account_id == loser.account_id
+                )
+            elif counts[account_id] >= most:
+                assert loser is None
+
+
+Fairness.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestFairness = Fairness.TestCase
