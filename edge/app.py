@@ -237,6 +237,7 @@ def _generation_times(config: Config) -> GenerationTimes:
         queue_s=config.queue_timeout_s,
         first_delta_s=config.first_delta_timeout_s,
         silence_s=config.silence_timeout_s,
+        resume_s=config.resume_timeout_s,
         whole_s=config.request_timeout_s,
         early_headers_s=config.early_headers_s,
     )

@@ -54,7 +54,9 @@ class Config(TlsSettings, frozen=True, kw_only=True):
     first_delta_timeout_s: Seconds = 120.0
     """From Start to the first delta; then another worker is tried."""
     silence_timeout_s: Seconds = 120.0
-    """Longest pause between two deltas."""
+    """Longest pause between two deltas; then the answer goes on at another worker."""
+    resume_timeout_s: Seconds = 30.0
+    """How long what a worker has lost waits for a slot of another one."""
     request_timeout_s: Seconds = 3600.0
     """The whole of a request."""
     early_headers_s: Seconds = 10.0

@@ -65,6 +65,12 @@ class Exchange:
         if self.first_delta_s is None:
             self.first_delta_s = self.elapsed_s()
 
+    def note_resumed(self) -> None:
+        """A part of the answer goes on at another worker."""
+        resumed = self.facts.get("resumed", 0)
+        assert isinstance(resumed, int)
+        self.facts["resumed"] = resumed + 1
+
     def ending(self, status: Status, finish: str) -> Ending:
         """What its usage record will say of its end, which is now."""
         return Ending(

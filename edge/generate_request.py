@@ -1,7 +1,7 @@
 """What workers are asked to generate: the one place where the public API and the proto meet."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from edge.json_schema import to_json
@@ -13,6 +13,7 @@ from edge.openai_schema import (
 )
 from edge.openai_schema import Message as Turn
 from edge.openai_schema import ResponseFormat as WantedFormat
+from edge.prefix_blocks import UNKNOWN, PrefixBlocks, of_conversation, of_prompts, tokens_of
 from fastrun.v1.generation_pb2 import (
     ChatMessage,
     GenerateRequest,
@@ -29,8 +30,6 @@ from fastrun.v1.generation_pb2 import (
 
 SEEDS = 2**63
 
-# For the limits, until a worker has counted: English text has about so many bytes in a token.
-BYTES_PER_TOKEN = 4
 # Most answers are shorter than what they may have at most.
 ANSWER_ESTIMATE = 1024
 
@@ -71,6 +70,8 @@ class Batch:
     """The client chose it: then a prompt is answered alike alone and in a list."""
     prompt_bytes: int = 0
     """Of all prompts."""
+    prefix: PrefixBlocks = UNKNOWN
+    """Of the prompt that all generations have."""
 
     @property
     def size(self) -> int:
@@ -83,18 +84,23 @@ class Batch:
         sampling = self.common.sampling
         limit = sampling.max_tokens if sampling.HasField("max_tokens") else ANSWER_ESTIMATE
         answer = min(limit, ANSWER_ESTIMATE)
-        return -(-self.prompt_bytes // BYTES_PER_TOKEN) + answer * self.size
+        return tokens_of(self.prompt_bytes) + answer * self.size
 
-    def request(self, generation: int, lease: bytes) -> GenerateRequest:
+    def request(
+        self, generation: int, lease: bytes, *, resume_token_ids: Iterable[int] = ()
+    ) -> GenerateRequest:
         """Return the request of one; it is written over by the next call.
 
         Args:
             generation: its index.
             lease: of the slot that it was granted.
+            resume_token_ids: what another worker has generated of it.
         """
         request = self.common
         request.generation = generation
         request.lease = lease
+        del request.resume_token_ids[:]
+        request.resume_token_ids.extend(resume_token_ids)
         choice = generation % self.choices if self.has_own_seed else generation
         request.sampling.seed = seed_of(self.seed, choice)
         if self.prompts:
@@ -159,6 +165,12 @@ def of_chat(
         choices=chat.choices,
         has_own_seed=chat.seed is not None,
         prompt_bytes=request.ByteSize(),
+        # What tools there are is not said to a model that may call none.
+        prefix=of_conversation(
+            () if chat.tool_choice == "none" else request.tools,
+            request.messages,
+            cache_salt=cache_salt,
+        ),
     )
 
 
@@ -182,6 +194,7 @@ def of_completion(
         choices=completion.choices,
         has_own_seed=completion.seed is not None,
         prompt_bytes=sum(len(prompt.encode()) for prompt in prompts),
+        prefix=of_prompts(prompts, cache_salt=cache_salt),
     )
 
 

@@ -1,22 +1,25 @@
 """Runs the generations of a request: each gets a slot, starts on that worker, is tried again.
 
-None waits for another. When one fails for good the others are aborted, and the request has failed.
+What a worker has begun and lost goes on at another one, with the tokens that were received. Where
+that cannot be it begins anew, unless its client may have seen a part. None waits for another one;
+when one fails for good the others are aborted, and the request has failed.
 """
 
 import asyncio
 import time
 from dataclasses import dataclass
-from typing import Protocol
 
 import structlog
 
 from edge import rate_limits
+from edge.attempt import Attempt, Output
 from edge.caller import Caller
 from edge.errors import BROKEN_OFF, TOO_LONG, Refusal
 from edge.exchange import Exchange
 from edge.generate_request import Batch
-from edge.metering import Meter, Tally
+from edge.metering import Meter
 from edge.metrics import Metrics
+from edge.progress import Progress
 from edge.retries import AttemptError, Retries
 from edge.scheduler_link import SchedulerLink
 from edge.sse import FINISH_REASONS
@@ -24,29 +27,13 @@ from edge.turns import Grant, Turn, Wish
 from edge.usage_lines import Status
 from edge.worker_link import Workers
 from fastrun.service.errors import ServiceError, reason_name
-from fastrun.v1.error_pb2 import ErrorDetail, ErrorReason
-from fastrun.v1.generation_pb2 import Accepted, Delta, Finished
+from fastrun.v1.error_pb2 import ErrorReason
+from fastrun.v1.generation_pb2 import Finished
 
 log = structlog.get_logger()
 
 # What no other worker would do better; all else only says that this one could not go on.
 _LASTING = frozenset({ErrorReason.ERROR_REASON_INVALID_REQUEST, ErrorReason.ERROR_REASON_INTERNAL})
-
-
-class Output(Protocol):
-    """Where what is generated goes, by the index of its generation."""
-
-    def begin(self, index: int) -> None:
-        """Show the client that this generation is being worked on. Idempotent."""
-
-    def on_delta(self, index: int, delta: Delta) -> None:
-        """More was generated."""
-
-    def on_finished(self, index: int, finished: Finished) -> None:
-        """It ended well."""
-
-    def restart(self, index: int) -> bool:
-        """Forget what was generated; returns False where the client may have seen it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +43,7 @@ class Times:
     queue_s: float
     first_delta_s: float
     silence_s: float
+    resume_s: float
     whole_s: float
     early_headers_s: float
 
@@ -93,8 +81,7 @@ class Generations:
             ServiceError: no worker ran one to its end.
             Refusal: it took too long, or one broke off when its client had seen a part.
         """
-        retries = Retries(queue_timeout_s=self._times.queue_s)
-        turn = self._ask(job, tuple(range(job.batch.size)), retries)
+        turn = self._ask(job, tuple(range(job.batch.size)), self._retries())
         status, finish = Status.FAILED, ""
         try:
             async with asyncio.timeout(self._times.whole_s):
@@ -125,91 +112,142 @@ class Generations:
         return [task.result() for task in tasks]
 
     async def _run_one(self, job: Job, index: int, turn: Turn, output: Output) -> Finished:
-        retries = Retries(queue_timeout_s=self._times.queue_s)
+        progress = Progress()
+        try:
+            return await self._carry_on(job, index, turn, progress, output)
+        except ServiceError as error:
+            if progress.has_begun and not output.restart(index):
+                raise _broken_off(error) from None
+            raise
+
+    async def _carry_on(
+        self, job: Job, index: int, turn: Turn, progress: Progress, output: Output
+    ) -> Finished:
+        """Try until a worker brings it to its end, or it is known that none will."""
+        retries = self._retries()
         grant = await self._slot(job, index, turn, retries)
         while True:
             started_at = time.monotonic()
             try:
-                finished = await self._attempt(job, index, grant, output)
+                finished = await self._attempt(job, index, grant, progress, output)
             except AttemptError as failure:
                 held_s = time.monotonic() - started_at
-                pause_s = retries.after_attempt(failure, grant.worker_id, held_s)
-                reason = reason_name(failure.error.detail.reason)
-                self._metrics.retried(reason)
-                log.info("generation_retried", worker_id=grant.worker_id, reason=reason)
+                pause_s = retries.after_attempt(failure, grant.worker_id, grant.instance_id, held_s)
+                if progress.has_begun and not progress.can_resume:
+                    if not output.restart(index):
+                        raise failure.error from None
+                    progress.restart()
+                self._tell(job, grant, failure, progress)
             else:
                 output.on_finished(index, finished)
                 return finished
             await asyncio.sleep(pause_s)
-            again = self._ask(job, (index,), retries)
+            grant = await self._next_slot(job, index, retries, progress)
+
+    def _tell(self, job: Job, grant: Grant, failure: AttemptError, progress: Progress) -> None:
+        """Say why a generation is tried again, or goes on elsewhere."""
+        reason = reason_name(failure.error.detail.reason)
+        if progress.can_resume and (failure.ran or failure.died):
+            job.exchange.note_resumed()
+            self._metrics.resumed(reason)
+            log.info(
+                "generation_resumed",
+                worker_id=grant.worker_id,
+                reason=reason,
+                tokens=len(progress.token_ids),
+            )
+        else:
+            self._metrics.retried(reason)
+            log.info("generation_retried", worker_id=grant.worker_id, reason=reason)
+
+    async def _next_slot(self, job: Job, index: int, retries: Retries, progress: Progress) -> Grant:
+        """Get a slot for a generation that had one before."""
+        while True:
+            again = self._ask(job, (index,), retries, resumed_tokens=len(progress.token_ids))
             try:
-                grant = await self._slot(job, index, again, retries)
+                return await self._slot(job, index, again, retries)
+            except ServiceError as error:
+                pause_s = retries.after_rejection(error)
             finally:
                 self._scheduler.give_up(again)
+            await asyncio.sleep(pause_s)
 
-    def _ask(self, job: Job, generations: tuple[int, ...], retries: Retries) -> Turn:
+    def _retries(self) -> Retries:
+        return Retries(queue_timeout_s=self._times.queue_s, resume_timeout_s=self._times.resume_s)
+
+    def _ask(
+        self,
+        job: Job,
+        generations: tuple[int, ...],
+        retries: Retries,
+        *,
+        resumed_tokens: int = 0,
+    ) -> Turn:
         return self._scheduler.ask(
             Wish(
                 request_id=job.batch.common.request_id,
                 caller=job.caller,
                 model=job.batch.common.model,
-                queue_timeout_s=retries.queue_timeout_s,
+                queue_timeout_s=retries.timeout_s,
                 waited_s=retries.waited_s,
                 excluded_worker_ids=retries.excluded,
                 front=retries.front,
                 generations=generations,
                 choices=job.batch.choices,
                 token_estimate=job.batch.token_estimate,
+                prefix=job.batch.prefix,
+                resumed_tokens=resumed_tokens,
+                resume=retries.resumes,
             )
         )
 
     async def _slot(self, job: Job, index: int, turn: Turn, retries: Retries) -> Grant:
         try:
             grant = await turn.slot(index)
-        except ServiceError as error:
-            raise retries.after_rejection(error) from None
         finally:
             retries.waited_s = turn.waited_s(time.monotonic())
-            job.exchange.facts["queued_ms"] = round(retries.waited_s * 1000, 1)
+            if not retries.resumes:
+                job.exchange.facts["queued_ms"] = round(retries.waited_s * 1000, 1)
             if turn.rate_limit is not None:
                 job.exchange.rate_limit = rate_limits.headers(turn.rate_limit)
         self._metrics.queued(retries.waited_s)
         return grant
 
-    async def _attempt(self, job: Job, index: int, grant: Grant, output: Output) -> Finished:
+    async def _attempt(
+        self, job: Job, index: int, grant: Grant, progress: Progress, output: Output
+    ) -> Finished:
         job.exchange.facts["worker_id"] = grant.worker_id
-        request = job.batch.request(index, grant.lease)
+        request = job.batch.request(index, grant.lease, resume_token_ids=progress.token_ids)
         try:
             tally = job.meter.attempt(index, grant.worker_id)
         except Refusal:
             self._scheduler.release(grant)
             raise
-        attempt = _Attempt(index, output, tally, self._times.early_headers_s)
+        attempt = Attempt(
+            index, output, tally, progress, early_headers_s=self._times.early_headers_s
+        )
         call = self._workers.start(grant, request, attempt)
         try:
             return await self._watch(attempt)
         except AttemptError as failure:
-            if attempt.has_delta and not output.restart(index):
-                raise _broken_off(failure.error) from None
+            if failure.is_fault:
+                self._scheduler.failed(grant)
             raise
         finally:
             attempt.close()
             call.abort()  # nothing is sent when it has ended by itself
 
-    async def _watch(self, attempt: "_Attempt") -> Finished:
+    async def _watch(self, attempt: Attempt) -> Finished:
         """Wait for the end; too long a silence is one."""
-        while True:
+        while not attempt.ended.done():
             limit_s = self._times.silence_s if attempt.has_delta else self._times.first_delta_s
             left_s = attempt.moved_at + limit_s - time.monotonic()
             if left_s <= 0:
-                raise AttemptError(
-                    ServiceError(ErrorReason.ERROR_REASON_ENGINE_FAILED, "the worker was silent")
-                )
+                attempt.on_silence()
+                break
             # The first delta changes the limit, so look again by then.
-            wake_s = min(left_s, self._times.silence_s)
-            ended, _ = await asyncio.wait({attempt.ended}, timeout=wake_s)
-            if ended:
-                return attempt.ended.result()
+            await asyncio.wait({attempt.ended}, timeout=min(left_s, self._times.silence_s))
+        return attempt.ended.result()
 
 
 def _broken_off(error: ServiceError) -> Exception:
@@ -217,59 +255,3 @@ def _broken_off(error: ServiceError) -> Exception:
     if error.detail.reason in _LASTING:
         return error
     return Refusal(502, BROKEN_OFF, reason="broken_off")
-
-
-class _Attempt:
-    """One try on one worker; the sink of its events."""
-
-    def __init__(self, index: int, output: Output, tally: Tally, early_headers_s: float) -> None:
-        loop = asyncio.get_running_loop()
-        self._index = index
-        self._output = output
-        self._tally = tally
-        self._early = loop.call_later(early_headers_s, output.begin, index)
-        self.ended: asyncio.Future[Finished] = loop.create_future()
-        self.has_delta = False
-        self.moved_at = time.monotonic()
-
-    def on_accepted(self, accepted: Accepted) -> None:
-        """Nothing is owed to the client yet: what was accepted may still fail."""
-        self._tally.accepted(accepted.prompt_tokens)
-
-    def on_delta(self, delta: Delta) -> None:
-        """Pass on, unless nobody wants it any more."""
-        self._tally.received(len(delta.token_ids))
-        if not self.ended.done():
-            self.has_delta = True
-            self.moved_at = time.monotonic()
-            self._output.on_delta(self._index, delta)
-
-    def on_finished(self, finished: Finished) -> None:
-        """End well, or be told that the worker gave up."""
-        self._tally.finished(finished)
-        if finished.reason not in FINISH_REASONS:
-            error = ServiceError(ErrorReason.ERROR_REASON_ENGINE_FAILED, "the worker gave up")
-            self._fail(AttemptError(error))
-        elif not self.ended.done():
-            self.ended.set_result(finished)
-
-    def on_failed(self, error: ErrorDetail) -> None:
-        """End with the worker's reason."""
-        self._tally.failed()
-        self._fail(AttemptError(ServiceError.of(error)))
-
-    def on_lost(self, *, was_sent: bool) -> None:
-        """End with the worker, or the way to it, gone."""
-        self._tally.lost(was_sent=was_sent)
-        error = ServiceError(ErrorReason.ERROR_REASON_ENGINE_FAILED, "the worker was lost")
-        self._fail(AttemptError(error, died=was_sent))
-
-    def close(self) -> None:
-        """Take nothing more."""
-        self._early.cancel()
-        self.ended.cancel()
-
-    def _fail(self, error: AttemptError) -> None:
-        if not self.ended.done():
-            self.ended.set_exception(error)
-            self.ended.exception()  # seen, also when nobody waits for it any more

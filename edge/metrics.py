@@ -49,6 +49,12 @@ class Metrics:
             ("reason",),
             registry=registry,
         )
+        self._resumes = Counter(
+            "fastrun_edge_resumes",
+            "Generations that went on at another worker, by why the last one lost them.",
+            ("reason",),
+            registry=registry,
+        )
         self._tokens = Counter(
             "fastrun_edge_tokens",
             "Tokens of finished requests: prompt (cached ones too), cached, completion.",
@@ -119,6 +125,10 @@ class Metrics:
     def retried(self, reason: str) -> None:
         """A generation is tried again."""
         self._retries.labels(reason).inc()
+
+    def resumed(self, reason: str) -> None:
+        """A generation goes on at another worker."""
+        self._resumes.labels(reason).inc()
 
     def metered(self, status: Status | None) -> None:
         """A usage record was made; None: a request left none, or is asked about."""

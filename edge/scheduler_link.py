@@ -28,6 +28,7 @@ from fastrun.v1.scheduler_pb2 import (
     LeaseLost,
     Rejected,
     Release,
+    WorkerFailed,
 )
 
 log = structlog.get_logger()
@@ -124,6 +125,10 @@ class SchedulerLink:
         """Report that the way to the worker broke after Start was written."""
         self._held.discard(grant.lease_id)
         self._tell(EdgeMessage(lease_lost=LeaseLost(lease_id=grant.lease_id)))
+
+    def failed(self, grant: Grant) -> None:
+        """Report a fault of the worker, which has let go of the lease itself or never had it."""
+        self._tell(EdgeMessage(worker_failed=WorkerFailed(instance_id=grant.instance_id)))
 
     def ended(self, grant: Grant) -> None:
         """The worker has said that the generation ended; it tells the scheduler itself."""
@@ -240,6 +245,10 @@ class SchedulerLink:
                     excluded_worker_ids=wish.excluded_worker_ids,
                     front=wish.front or turn.has_begun,
                     generations=turn.waiting,
+                    prefix_hashes=wish.prefix.hashes,
+                    prefix_tokens=wish.prefix.tokens,
+                    prompt_tokens=wish.prefix.prompt_tokens + wish.resumed_tokens,
+                    resume=wish.resume,
                 )
             )
         )

@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import dataclass
 
 from edge.caller import Caller
+from edge.prefix_blocks import UNKNOWN, PrefixBlocks
 from fastrun.service.errors import ServiceError
 from fastrun.v1.scheduler_pb2 import RateLimit
 
@@ -28,6 +29,12 @@ class Wish:
     """So many generations in a row have the same prompt."""
     token_estimate: int = 0
     """What the whole request may use, for the limits."""
+    prefix: PrefixBlocks = UNKNOWN
+    """Where its prompt may be cached."""
+    resumed_tokens: int = 0
+    """What was generated before, to be processed anew with the prompt."""
+    resume: bool = False
+    """It ran: it goes ahead of all that has not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,7 +157,9 @@ class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         self.acquires = []
         self.cancels = []
         self.releases = []
+        self.is_hushed = False
         self.losts = []
+        self.faults = []
         self.workers = []
         self.models = ModelList(models=[model_state()], complete=True)
         self.on_acquire = self.grant
@@ -184,6 +186,8 @@ class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
                 self.releases.append(item.release.lease_id)
             elif kind == "lease_lost":
                 self.losts.append(item.lease_lost.lease_id)
+            elif kind == "worker_failed":
+                self.faults.append(item.worker_failed.instance_id)
 
         stream = DuplexStream(
             context,
@@ -207,12 +211,18 @@ class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         stream.wake()
 
     def welcome(self):
+        if self.is_hushed:
+            return
         self.send(welcome=scheduler_pb2.EdgeWelcome(term=self.term))
         self.send(models=self.models)
 
     def grant(self, acquire):
         worker = next(
-            (each for each in self.workers if each.worker_id not in acquire.excluded_worker_ids),
+            (
+                each
+                for each in self.workers
+                if not {each.worker_id, each.instance_id} & set(acquire.excluded_worker_ids)
+            ),
             None,
         )
         if worker is None:
@@ -260,15 +270,15 @@ class Run:
         self.request = start.request
         self.attach = attach
         self.aborted = asyncio.Event()
-        self.tokens = 0
+        self.tokens = len(start.request.resume_token_ids)
 
     def send(self, **event):
         outbox, stream = self.attach
         outbox.put(StreamEvent(stream_id=self.stream_id, event=GenerateEvent(**event)))
         stream.wake()
 
-    def accept(self):
-        self.send(accepted={"prompt_tokens": PROMPT_TOKENS})
+    def accept(self, *, prompt_tokens=PROMPT_TOKENS, resumable=False):
+        self.send(accepted={"prompt_tokens": prompt_tokens, "resumable": resumable})
 
     def delta(self, text):
         self.tokens += 1
@@ -284,6 +294,10 @@ class Run:
 
     def fail(self, reason, message="failed"):
         self.send(failed={"error": {"reason": reason, "message": message}})
+
+    def drop(self):
+        """Lose the way to the edge, a little after what was said has reached it."""
+        asyncio.get_running_loop().call_later(0.05, self.worker.drop_attaches)
 
     def answer(self, *texts):
         self.accept()

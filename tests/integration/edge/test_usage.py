@@ -116,7 +116,7 @@ async def test_what_no_worker_accepted_leaves_no_record(start, body, until):
 
 async def test_a_worker_that_vanished_before_it_accepted_is_asked_about(start, body, until):
     """The scheduler knows what it used, for the worker tells it when it comes back."""
-    async with start() as up:
+    async with start(resume_timeout_s=0.1) as up:
         up.worker.script = lambda run: up.worker.drop_attaches()
         assert (await up.client.post(CHAT, json=body())).status_code == 502
         request_id = up.scheduler.acquires[0].request_id
@@ -142,7 +142,7 @@ async def test_records_wait_for_the_auth_service(start, body, until):
 
 async def test_schedulers_are_asked_while_nothing_can_be_recorded(start, body, until):
     """Schedulers forget after an hour, so they are asked however long the auth service is away."""
-    async with start() as up:
+    async with start(resume_timeout_s=0.1) as up:
         up.auth.takes_usage = False
         assert (await up.client.post(CHAT, json=body())).status_code == 200
         up.worker.script = lambda run: up.worker.drop_attaches()

@@ -1,4 +1,4 @@
-"""When a failed generation is tried again."""
+"""When a generation that a worker has lost is tried again."""
 
 import pytest
 
@@ -7,73 +7,139 @@ from fastrun.service.errors import ServiceError
 from fastrun.v1.error_pb2 import ErrorReason
 
 FAILED = ErrorReason.ERROR_REASON_ENGINE_FAILED
+MOVED = ErrorReason.ERROR_REASON_MOVED
+NO_SLOT = ErrorReason.ERROR_REASON_NO_SLOT
+NO_WORKER = ErrorReason.ERROR_REASON_NO_WORKER
+UNAVAILABLE = ErrorReason.ERROR_REASON_UNAVAILABLE
 
 
-def failure(reason=FAILED, *, died=False):
-    return AttemptError(ServiceError(reason, "why"), died=died)
+@pytest.fixture
+def retries():
+    """A generation that nothing has happened to."""
+    return Retries(queue_timeout_s=10, resume_timeout_s=30)
+
+
+def failure(reason=FAILED, **fields):
+    return AttemptError(ServiceError(reason, "why"), **fields)
+
+
+def lose(retries, reason=FAILED, worker="w", held_s=1.0, **fields):
+    """Fail on a worker; return the pause before the next try."""
+    return retries.after_attempt(failure(reason, **fields), worker, f"{worker}-1", held_s)
 
 
 def reason_of(caught):
     return caught.value.detail.reason
 
 
-def test_refusals_count_against_nobody():
+def test_refusals_count_against_nobody(retries):
     """A refused lease excludes no worker, waits ever longer, and goes to the head."""
-    retries = Retries(queue_timeout_s=10)
     assert not retries.front
-    pauses = [
-        retries.after_attempt(failure(ErrorReason.ERROR_REASON_NO_SLOT), "w", 0.001)
-        for _ in range(10)
-    ]
+    pauses = [lose(retries, NO_SLOT, held_s=0.001) for _ in range(10)]
     assert pauses[:3] == [0.01, 0.02, 0.04]
     assert max(pauses) == 0.25
     assert retries.excluded == ()
     assert retries.front
+    assert not retries.resumes
 
 
-def test_refusals_end_with_the_queue_time():
+def test_refusals_end_with_the_queue_time(retries):
     """Being refused counts as waiting; its end is a full queue's end."""
-    retries = Retries(queue_timeout_s=1)
-    retries.waited_s = 0.99
+    retries.waited_s = 9.99
     with pytest.raises(ServiceError) as caught:
-        retries.after_attempt(failure(ErrorReason.ERROR_REASON_LEASE_REFUSED), "w", 0.001)
+        lose(retries, ErrorReason.ERROR_REASON_LEASE_REFUSED, held_s=0.001)
     assert reason_of(caught) == ErrorReason.ERROR_REASON_QUEUE_TIMEOUT
 
 
-def test_two_other_workers():
+def test_two_other_workers(retries):
     """A failure excludes its worker; the third is the last."""
-    retries = Retries(queue_timeout_s=10)
-    assert retries.after_attempt(failure(), "a", 1) == 0
-    assert retries.after_attempt(failure(), "b", 1) == 0
+    assert lose(retries, worker="a") == 0
+    assert lose(retries, worker="b", ran=True) == 0
     assert retries.excluded == ("a", "b")
     with pytest.raises(ServiceError) as caught:
-        retries.after_attempt(failure(), "c", 1)
+        lose(retries, worker="c")
     assert reason_of(caught) == FAILED
 
 
-def test_one_death():
-    """A request on which a second worker dies is not tried again."""
-    retries = Retries(queue_timeout_s=10)
-    retries.after_attempt(failure(died=True), "a", 1)
+@pytest.mark.parametrize("ran", [False, True])
+def test_one_death(retries, ran):
+    """A request on which a second worker dies is not tried again, wherever it stood."""
+    lose(retries, worker="a", died=True)
     with pytest.raises(ServiceError) as caught:
-        retries.after_attempt(failure(died=True), "b", 1)
+        lose(retries, worker="b", died=True, ran=ran)
     assert reason_of(caught) == FAILED
 
 
-def test_a_wrong_request_is_not_tried_again():
+def test_a_dead_worker_may_come_back(retries):
+    """Its process is left out, and not the one that follows."""
+    lose(retries, worker="a", died=True)
+    assert retries.excluded == ("a-1",)
+
+
+def test_moves_are_no_deaths(retries):
+    """Any number of them is survived, and leaves out nobody."""
+    lose(retries, died=True)
+    pauses = [lose(retries, MOVED, ran=True) for _ in range(100)]
+    assert max(pauses) == 0.25
+    assert retries.excluded == ("w-1",)
+    with pytest.raises(ServiceError):
+        lose(retries, died=True)
+
+
+def test_what_ran_goes_ahead_and_waits_anew(retries):
+    """Once a worker had it, each loss gives it its time again, and refusals use it up."""
+    retries.waited_s = 9.0
+    lose(retries, MOVED, ran=True)
+    assert (retries.resumes, retries.timeout_s, retries.waited_s) == (True, 30, 0)
+    lose(retries, NO_SLOT, held_s=0.5)
+    assert 0.5 < retries.waited_s < 1
+    retries.waited_s = 29.9
+    with pytest.raises(ServiceError) as caught:
+        lose(retries, NO_SLOT, held_s=0.5)
+    assert reason_of(caught) == ErrorReason.ERROR_REASON_QUEUE_TIMEOUT
+
+
+def test_a_wrong_request_is_not_tried_again(retries):
     """What the worker says of it reaches the client."""
-    retries = Retries(queue_timeout_s=10)
     with pytest.raises(ServiceError) as caught:
-        retries.after_attempt(failure(ErrorReason.ERROR_REASON_INVALID_REQUEST), "a", 1)
+        lose(retries, ErrorReason.ERROR_REASON_INVALID_REQUEST)
     assert caught.value.detail.message == "why"
 
 
-def test_nobody_else_is_there():
+def test_nobody_else_is_there(retries):
     """When those there were have failed, it is their failure and not a lack of workers."""
-    retries = Retries(queue_timeout_s=10)
-    none = ServiceError(ErrorReason.ERROR_REASON_NO_WORKER, "none")
+    none = ServiceError(NO_WORKER, "none")
     full = ServiceError(ErrorReason.ERROR_REASON_QUEUE_FULL, "full")
-    assert retries.after_rejection(none) is none
-    retries.after_attempt(failure(), "a", 1)
-    assert retries.after_rejection(none).detail.reason == FAILED
-    assert retries.after_rejection(full) is full
+    lose(retries, worker="a", ran=True)
+    with pytest.raises(ServiceError) as caught:
+        retries.after_rejection(none)
+    assert reason_of(caught) == FAILED
+    with pytest.raises(ServiceError) as caught:
+        retries.after_rejection(full)
+    assert caught.value is full
+
+
+@pytest.mark.parametrize(
+    ("lost", "reason", "passes"),
+    [
+        ({"died": True}, NO_WORKER, True),
+        ({"reason": MOVED, "ran": True}, NO_WORKER, True),
+        ({"ran": True}, NO_WORKER, False),
+        ({"ran": True}, UNAVAILABLE, True),
+        ({}, UNAVAILABLE, False),
+        ({"reason": NO_SLOT}, NO_WORKER, False),
+        ({"died": True}, ErrorReason.ERROR_REASON_QUEUE_TIMEOUT, False),
+    ],
+)
+def test_what_ran_waits_for_what_comes_back(retries, lost, reason, passes):
+    """A worker that was lost and a scheduler that is away may be back; others are not awaited."""
+    lose(retries, **lost)
+    rejection = ServiceError(reason, "none")
+    if not passes:
+        with pytest.raises(ServiceError):
+            retries.after_rejection(rejection)
+        return
+    assert retries.after_rejection(rejection) > 0
+    retries.waited_s = 30
+    with pytest.raises(ServiceError):
+        retries.after_rejection(rejection)
