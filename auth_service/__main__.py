@@ -3,6 +3,8 @@
 import asyncio
 import os
 from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
 from random import SystemRandom
 
 import structlog
@@ -13,6 +15,8 @@ from auth_service.admin_servicer import AdminServicer
 from auth_service.audit import Audit
 from auth_service.config import Config
 from auth_service.database import Database
+from auth_service.enrolment_servicer import Enrolment, EnrolmentServicer, Terms
+from auth_service.enrolment_store import EnrolmentStore
 from auth_service.errors import SchemaError, StoreUnavailableError
 from auth_service.key_feed import KeyFeed
 from auth_service.key_lookup import KeyLookup
@@ -36,7 +40,7 @@ PEPPER_ID = 1
 
 
 class AuthService:
-    """The wiring: one pool, one listener, two servicers, one admin port."""
+    """The wiring: one pool, one listener, two servicers, one admin port; another to join at."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -48,29 +52,37 @@ class AuthService:
         self._not_ready: str | None = "starting"
         self._database: Database | None = None
         self._feed: KeyFeed | None = None
+        tls, terms = Tls.of(config), _terms(config)
+        self._joining = RpcServer(tls, strangers=True) if terms else None
+        self._terms = terms
 
     async def start(self) -> Mapping[str, int]:
         """Wait for Postgres and serve."""
         admin_port = self._admin.start(*host_and_port(self._config.admin_listen))
+        if self._terms is not None:
+            await self._terms.check()
         await self._await_schema()
         url = self._config.database_url
         database = self._database = await Database.open(url, pool_size=self._config.pool_size)
         feed = self._feed = KeyFeed(url, database)
-        self._serve(database, feed)
+        enrolment = self._serve(database, feed)
         feed.start()
-        grpc_port = await self._server.start(self._config.listen)
+        ports = {"grpc": await self._server.start(self._config.listen), "admin": admin_port}
+        if self._joining is not None and enrolment is not None:
+            ports["enrol"] = enrolment.port = await self._joining.start(self._config.enrol_listen)
         self._not_ready = None
-        return {"grpc": grpc_port, "admin": admin_port}
+        return ports
 
-    def _serve(self, database: Database, feed: KeyFeed) -> None:
+    def _serve(self, database: Database, feed: KeyFeed) -> Enrolment | None:
         pepper = Pepper(PEPPER_ID, bytes.fromhex(self._config.pepper))
         peppers, random, audit = Peppers(pepper), SystemRandom(), Audit(database)
         usage = UsageStore(database)
+        enrolment = self._enrolment(database, audit)
         lookup = KeyLookup(database, peppers, deadline_s=self._config.verify_timeout_s)
         self._server.add(
             auth_pb2.DESCRIPTOR.services_by_name["AuthService"],
             auth_pb2_grpc.add_AuthServiceServicer_to_server,
-            AuthServicer(lookup, feed, usage, self._metrics),
+            AuthServicer(lookup, feed, usage, self._metrics, enrolment=enrolment),
         )
         self._server.add(
             admin_pb2.DESCRIPTOR.services_by_name["AdminService"],
@@ -81,8 +93,21 @@ class AuthService:
                 audit,
                 usage,
                 Prices(database, audit, identity.actor),
+                enrolment=enrolment,
             ),
         )
+        return enrolment
+
+    def _enrolment(self, database: Database, audit: Audit) -> Enrolment | None:
+        if self._terms is None or self._joining is None:
+            return None
+        enrolment = Enrolment(EnrolmentStore(database, audit, identity.actor), self._terms)
+        self._joining.add(
+            auth_pb2.DESCRIPTOR.services_by_name["EnrolmentService"],
+            auth_pb2_grpc.add_EnrolmentServiceServicer_to_server,
+            EnrolmentServicer(enrolment),
+        )
+        return enrolment
 
     async def drain(self) -> None:
         """Finish the calls that run, and send watching edges elsewhere."""
@@ -90,10 +115,14 @@ class AuthService:
         await self._server.not_serving()
         if self._feed is not None:
             await self._feed.close()
+        if self._joining is not None:
+            await self._joining.stop(0)
         await self._server.stop(self._config.grace_s)
 
     async def stop(self) -> None:
         """Close everything."""
+        if self._joining is not None:
+            await self._joining.stop(0)
         await self._server.stop(0)
         if self._feed is not None:
             await self._feed.close()
@@ -114,6 +143,19 @@ class AuthService:
                 self._not_ready = str(error)
                 log.warning("postgres_awaited", reason=str(error), attempt=attempt)
                 await asyncio.sleep(backoff_s(attempt))
+
+
+def _terms(config: Config) -> Terms | None:
+    """What machines that join are given; None: none can join."""
+    if not config.enrol_listen:
+        return None
+    return Terms(
+        ca_key=Path(config.enrol_ca_key),
+        ca=Path(config.tls_ca),
+        lifetime=timedelta(days=config.enrol_certificate_days),
+        schedulers=tuple(config.enrol_scheduler_addresses),
+        auth=config.enrol_auth_address,
+    )
 
 
 def main() -> None:

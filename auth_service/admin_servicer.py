@@ -7,6 +7,7 @@ from google.protobuf.message import Message
 from auth_service.account_store import AccountStore
 from auth_service.accounts import AccountState
 from auth_service.audit import Audit
+from auth_service.enrolment_servicer import Enrolment, required
 from auth_service.key_store import KeyStore, NewKey
 from auth_service.messages import (
     ACCOUNT_STATES,
@@ -42,8 +43,11 @@ class AdminServicer(AdminUsageServicer):
         audit: Audit,
         usage: UsageStore,
         prices: Prices,
+        *,
+        enrolment: Enrolment | None,
     ) -> None:
         super().__init__(accounts, usage, prices)
+        self._enrolment = enrolment
         self._keys = keys
         self._audit = audit
 
@@ -158,6 +162,19 @@ class AdminServicer(AdminUsageServicer):
                     ErrorReason.ERROR_REASON_INVALID_REQUEST, "name an account or a key"
                 )
         return admin_pb2.SetLimitsResponse(limits=limits_message(new))
+
+    async def CreateWorkerToken(  # noqa: N802 - gRPC's name
+        self, request: admin_pb2.CreateWorkerTokenRequest, context: "Context[Message, Message]"
+    ) -> admin_pb2.CreateWorkerTokenResponse:
+        """Register a token by which a machine may join."""
+        del context
+        enrolment = required(self._enrolment)
+        made = enrolment.create_token(request.token_sha256, request.worker_id)
+        expires_at, ca_sha256 = await told(made)
+        log.info("worker_token_created", worker_id=request.worker_id or None)
+        return admin_pb2.CreateWorkerTokenResponse(
+            expires_at=expires_at, ca_sha256=ca_sha256, port=enrolment.port
+        )
 
     async def ListAudit(  # noqa: N802 - gRPC's name
         self, request: admin_pb2.ListAuditRequest, context: "Context[Message, Message]"

@@ -28,6 +28,8 @@ class Action(StrEnum):
     KEY_REVOKED = "key_revoked"
     KEY_LIMITED = "key_limited"
     PRICE_SET = "price_set"
+    WORKER_TOKEN_CREATED = "worker_token_created"  # noqa: S105 - says what was done
+    WORKER_JOINED = "worker_joined"
 
 
 @dataclass(frozen=True, slots=True)

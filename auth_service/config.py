@@ -24,6 +24,16 @@ class Config(TlsSettings, frozen=True, kw_only=True):
     """Most connections to Postgres, beside the one that listens for changes."""
     verify_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 0.3
     """Hard limit of one key lookup, also when Postgres is frozen."""
+    enrol_listen: str = ""
+    """host:port where machines join as workers; empty: none can. Needs certificates."""
+    enrol_ca_key: str = ""
+    """PEM file of the CA's key, for workers' certificates; the CA is the first in tls_ca."""
+    enrol_scheduler_addresses: list[str] = msgspec.field(default_factory=lambda: [":7002"])
+    """host:port of every scheduler as workers reach it; without a host: where they have joined."""
+    enrol_auth_address: str = ":7001"
+    """host:port of listen as workers reach it, to renew certificates; in the same manner."""
+    enrol_certificate_days: Annotated[float, msgspec.Meta(gt=0, le=3650)] = 30.0
+    """How long a certificate of a worker that has joined lives; renewed when half of it is over."""
     log_level: str = "info"
     """debug, info, warning or error."""
     grace_s: Annotated[float, msgspec.Meta(ge=0)] = 10.0
@@ -32,4 +42,11 @@ class Config(TlsSettings, frozen=True, kw_only=True):
     @property
     def peer_addresses(self) -> Sequence[str]:
         """See TlsSettings."""
-        return (self.listen,)
+        return (self.listen, self.enrol_listen) if self.enrol_listen else (self.listen,)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if bool(self.enrol_listen) != bool(self.enrol_ca_key):
+            raise ValueError("enrol_listen and enrol_ca_key need each other: set both or none")
+        if self.enrol_listen and not self.tls_cert:
+            raise ValueError("enrol_listen needs tls_cert, tls_key and tls_ca")

@@ -490,3 +490,45 @@ select distinct on (model)
     extract(epoch from valid_from)::float8 as valid_from
 from prices
 order by model, prices.valid_from desc;
+
+-- name: add_worker_token: Registers a token for so many seconds; nothing if it is registered already.
+insert into worker_tokens (sha256, worker_id, expires_at)
+values ($1, $2, now() + make_interval(secs => $3::float8))
+on conflict (sha256) do nothing
+returning true;
+
+-- name: find_worker_token: When a token ends.
+select extract(epoch from expires_at)::float8 as expires_at
+from worker_tokens
+where sha256 = $1;
+
+-- name: forget_worker_tokens: Forgets the tokens that ended more than a month ago.
+delete from worker_tokens
+where expires_at < now() - interval '30 days';
+
+-- name: lock_worker_token: What is known of a token, held until the end of the transaction.
+select worker_id, used_by, used_key_sha256, expires_at <= now() as expired
+from worker_tokens
+where sha256 = $1
+for no key update;
+
+-- name: use_worker_token: Who has joined by a locked token.
+update worker_tokens
+set used_by = $2, used_key_sha256 = $3
+where sha256 = $1;
+
+-- name: add_joined_worker: Makes a row for a name, already ended, so that it can be locked.
+insert into joined_workers (worker_id, key_sha256, expires_at)
+values ($1, $2, '-infinity')
+on conflict (worker_id) do nothing;
+
+-- name: lock_joined_worker: Who has the certificate of a name, held until the end of the transaction.
+select key_sha256, expires_at > now() as valid
+from joined_workers
+where worker_id = $1
+for no key update;
+
+-- name: set_joined_worker: Who has the certificate of a locked name from now on.
+update joined_workers
+set key_sha256 = $2, expires_at = to_timestamp($3::float8)
+where worker_id = $1;

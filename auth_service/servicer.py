@@ -6,6 +6,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from auth_service.accounts import Identity
+from auth_service.enrolment_servicer import Enrolment, RenewalServicer
 from auth_service.errors import StoreUnavailableError
 from auth_service.key_feed import KeyFeed
 from auth_service.key_lookup import KeyLookup
@@ -26,13 +27,20 @@ from fastrun.v1.error_pb2 import ErrorReason
 Context = grpc.aio.ServicerContext
 
 
-class AuthServicer(UsageServicer):
-    """Answers edges."""
+class AuthServicer(UsageServicer, RenewalServicer):
+    """Answers edges, and workers that have joined."""
 
     def __init__(
-        self, lookup: KeyLookup, feed: KeyFeed, usage: UsageStore, metrics: Metrics
+        self,
+        lookup: KeyLookup,
+        feed: KeyFeed,
+        usage: UsageStore,
+        metrics: Metrics,
+        *,
+        enrolment: Enrolment | None,
     ) -> None:
-        super().__init__(usage, metrics)
+        UsageServicer.__init__(self, usage, metrics)
+        RenewalServicer.__init__(self, enrolment)
         self._lookup = lookup
         self._feed = feed
 

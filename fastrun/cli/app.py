@@ -9,7 +9,7 @@ from fastrun.cli.group import group
 COMMANDS = {
     "up": "Start everything on this machine: Postgres, services, a model.",
     "down": "Stop what `fastrun up` has started.",
-    "fleet": "Show workers, slots in use, models and queues.",
+    "fleet": "Show workers, slots, caches and queues; or drain a worker.",
     "account": "Create, approve, suspend, close, limit and list accounts.",
     "key": "Issue, rotate, revoke, limit and list API keys.",
     "usage": "Show what accounts have used, and what it costs.",
@@ -17,6 +17,7 @@ COMMANDS = {
     "audit": "Show who changed what.",
     "context": "Choose the deployment that commands are about.",
     "certs": "Make and renew the certificates of a deployment.",
+    "worker": "Let a GPU server join a deployment, and run its worker.",
     "operator": "Let a person operate a deployment from elsewhere.",
     "model": "List models, or install the default one's weights.",
     "bench": "Measure a running stack as its clients see it, or one part of it.",

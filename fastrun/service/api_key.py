@@ -27,7 +27,7 @@ def generate(random: Random) -> str:
         random: a source fit for secrets, such as `secrets.SystemRandom()`.
     """
     body = _START + random_text(random, _RANDOM_LENGTH)
-    return body + _checksum(body)
+    return body + checksum(body)
 
 
 def random_text(random: Random, length: int) -> str:
@@ -39,8 +39,7 @@ def well_formed(key: str) -> bool:
     """Whether this may be a key: False for typos and junk, without a hash or a query."""
     if not _KEY.fullmatch(key):
         return False
-    body, checksum = key[:-_CHECKSUM_LENGTH], key[-_CHECKSUM_LENGTH:]
-    return _checksum(body) == checksum
+    return checksum(key[:-_CHECKSUM_LENGTH]) == key[-_CHECKSUM_LENGTH:]
 
 
 def key_sha256(key: str) -> bytes:
@@ -53,7 +52,8 @@ def display_prefix(key: str) -> str:
     return key[:PREFIX_LENGTH]
 
 
-def _checksum(body: str) -> str:
+def checksum(body: str) -> str:
+    """The 6 characters that follow a text, so that a typo in it is seen: its CRC32 in base 62."""
     number = zlib.crc32(body.encode())
     digits = ""
     for _ in range(_CHECKSUM_LENGTH):  # 62^6 > 2^32

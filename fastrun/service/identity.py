@@ -89,6 +89,7 @@ CALLS: Mapping[str, Mapping[str, frozenset[Role]]] = {
         "WatchKeys": _EDGE,
         "RecordUsage": _EDGE,
         "QueryUsage": _EDGE,
+        "Renew": _WORKER,
     },
     "fastrun.v1.AdminService": {
         "CreateAccount": _OPERATOR,
@@ -105,12 +106,14 @@ CALLS: Mapping[str, Mapping[str, frozenset[Role]]] = {
         "ListPrices": _OPERATOR,
         "QueryUsage": _OPERATOR,
         "RecomputeUsage": _OPERATOR,
+        "CreateWorkerToken": _OPERATOR,
         "ListAudit": _OPERATOR,
     },
     "fastrun.v1.SchedulerService": {
         "EdgeSession": _EDGE,
         "WorkerSession": _WORKER,
         "ListModels": _OPERATOR,
+        "ForgetModel": _OPERATOR,
         "WatchFleet": _OPERATOR,
         "DrainWorker": _OPERATOR,
         "FindUsage": _EDGE,
@@ -124,6 +127,16 @@ CALLS: Mapping[str, Mapping[str, frozenset[Role]]] = {
     "grpc.health.v1.Health": {"Check": _ALL, "Watch": _ALL},
     "grpc.reflection.v1alpha.ServerReflection": {"ServerReflectionInfo": _ALL},
 }
+
+# What may be called where clients have no certificate yet, and nothing else there.
+WITHOUT_CERTIFICATE = frozenset(
+    {
+        "/fastrun.v1.EnrolmentService/GetAuthority",
+        "/fastrun.v1.EnrolmentService/Enrol",
+        "/grpc.health.v1.Health/Check",
+        "/grpc.health.v1.Health/Watch",
+    }
+)
 
 
 def refusal(method: str, peer: Identity | None) -> str | None:
@@ -140,6 +153,17 @@ def refusal(method: str, peer: Identity | None) -> str | None:
     who = peer or f"a certificate without one {SCHEME}ROLE/NAME"
     allowed = " or ".join(sorted(roles)) or "nobody"
     return f"{who} may not call {service.rpartition('.')[2]}.{call}: it is for {allowed}"
+
+
+def refusal_without_certificate(method: str) -> str | None:
+    """Say in a sentence why a call may not be made without a certificate; None: it may."""
+    if method in WITHOUT_CERTIFICATE:
+        return None
+    service, _, call = method.removeprefix("/").rpartition("/")
+    return (
+        f"nobody may call {service.rpartition('.')[2]}.{call} here: this port is for machines that "
+        "join"
+    )
 
 
 _caller: ContextVar[Identity | None] = ContextVar("caller", default=None)

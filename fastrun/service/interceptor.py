@@ -22,11 +22,19 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 _Begin = Callable[[_Context], None]
 
 
-class ServerInterceptor(grpc.aio.ServerInterceptor):
-    """Refuses whom a call is not for, binds ids to the log, turns exceptions into status."""
+Authorize = Callable[[str, _Context], None]
+"""Says for the rest of a task who makes a call, or raises ServiceError: PERMISSION_DENIED."""
 
-    def __init__(self, *, authorize: bool) -> None:
-        self._authorizes = authorize
+
+class ServerInterceptor(grpc.aio.ServerInterceptor):
+    """Refuses whom a call is not for, binds ids to the log, turns exceptions into status.
+
+    Args:
+        authorize: told of each call and its context before it is handled; None: all may do all.
+    """
+
+    def __init__(self, authorize: Authorize | None) -> None:
+        self._authorize = authorize
 
     async def intercept_service(
         self,
@@ -43,8 +51,8 @@ class ServerInterceptor(grpc.aio.ServerInterceptor):
 
         def begin(context: _Context) -> None:
             _bind(request_id)
-            if self._authorizes:
-                _authorize(details.method, context)
+            if self._authorize is not None:
+                self._authorize(details.method, context)
 
         make: Any
         inner: Any
@@ -110,20 +118,25 @@ def _bind(request_id: str | None) -> None:
         structlog.contextvars.bind_contextvars(request_id=request_id)
 
 
-def _authorize(method: str, context: _Context) -> None:
-    """Refuse who may not make this call, and say for the rest of this task who makes it.
-
-    Raises:
-        ServiceError: PERMISSION_DENIED.
-    """
+def by_certificate(method: str, context: _Context) -> None:
+    """Let those call whose certificate's role opens the call: an Authorize."""
     uris = context.auth_context().get("peer_uri", ())
     peer = identity.of_uris(uri.decode(errors="replace") for uri in uris)
-    refused = identity.refusal(method, peer)
+    _refuse(method, identity.refusal(method, peer))
+    identity.bind_caller(peer)
+    structlog.contextvars.bind_contextvars(peer=str(peer))
+
+
+def without_certificate(method: str, context: _Context) -> None:
+    """Let anybody make the few calls that are for machines without a certificate: an Authorize."""
+    del context
+    _refuse(method, identity.refusal_without_certificate(method))
+
+
+def _refuse(method: str, refused: str | None) -> None:
     if refused is not None:
         log.warning("call_refused", method=method, reason=refused)
         raise ServiceError(ErrorReason.ERROR_REASON_PERMISSION_DENIED, refused)
-    identity.bind_caller(peer)
-    structlog.contextvars.bind_contextvars(peer=str(peer))
 
 
 def _request_id_of(metadata: Any) -> str | None:

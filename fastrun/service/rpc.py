@@ -15,18 +15,29 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from fastrun.service.identity import Role
-from fastrun.service.interceptor import REQUEST_ID, ServerInterceptor
+from fastrun.service.interceptor import (
+    REQUEST_ID,
+    ServerInterceptor,
+    by_certificate,
+    without_certificate,
+)
 from fastrun.service.tls import ClientTls, Tls
 
 MAX_MESSAGE_BYTES = 32 << 20
+# What clients without a certificate may send.
+MAX_STRANGERS_MESSAGE_BYTES = 1 << 16
 OLD_CHANNEL_GRACE_S = 30.0
 
-_SIZES = [
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-]
+
+def _sizes(most_received: int) -> list[tuple[str, Any]]:
+    return [
+        ("grpc.max_receive_message_length", most_received),
+        ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ]
+
+
 CHANNEL_OPTIONS: list[tuple[str, Any]] = [
-    *_SIZES,
+    *_sizes(MAX_MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -41,7 +52,7 @@ CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_reconnect_backoff_ms", 2_000),
 ]
 SERVER_OPTIONS: list[tuple[str, Any]] = [
-    *_SIZES,
+    *_sizes(MAX_MESSAGE_BYTES),
     # Two servers must not share a port in silence.
     ("grpc.so_reuseport", 0),
     # Below the clients' 20 s, or they are told too_many_pings.
@@ -112,12 +123,18 @@ class RpcServer:
     Args:
         tls: what it shows and whom it trusts, and each call has to be one that its peer may make:
             see fastrun.service.identity. None: plaintext, and whoever reaches it may do all.
+        strangers: its clients have no certificate yet, and may make the few calls for such.
     """
 
-    def __init__(self, tls: Tls | None = None) -> None:
+    def __init__(self, tls: Tls | None = None, *, strangers: bool = False) -> None:
         self._tls = tls
+        self._strangers = strangers
+        authorize = without_certificate if strangers else by_certificate if tls else None
+        options = dict(SERVER_OPTIONS)
+        if strangers:
+            options |= _sizes(MAX_STRANGERS_MESSAGE_BYTES)
         self._server = grpc.aio.server(
-            options=SERVER_OPTIONS, interceptors=[ServerInterceptor(authorize=tls is not None)]
+            options=list(options.items()), interceptors=[ServerInterceptor(authorize)]
         )
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -147,7 +164,9 @@ class RpcServer:
         )
         try:
             port = (
-                self._server.add_secure_port(address, self._tls.server_credentials())
+                self._server.add_secure_port(
+                    address, self._tls.server_credentials(ask=not self._strangers)
+                )
                 if self._tls
                 else self._server.add_insecure_port(address)
             )

@@ -110,8 +110,8 @@ class Tls:
         """Credentials for one channel, which keeps them as long as it lives."""
         return self.current().channel_credentials()
 
-    def server_credentials(self) -> grpc.ServerCredentials:
-        """Credentials for a server, which asks its clients for certificates."""
+    def server_credentials(self, *, ask: bool = True) -> grpc.ServerCredentials:
+        """Credentials for a server, which asks its clients for certificates unless told not to."""
         sent = self.current()
 
         def changed() -> grpc.ServerCertificateConfiguration | None:
@@ -125,7 +125,7 @@ class Tls:
         return grpc.dynamic_ssl_server_credentials(
             _configuration(sent),
             changed,  # type: ignore[arg-type] # None is for: as before
-            require_client_authentication=True,
+            require_client_authentication=ask,
         )
 
     def _look(self) -> _Stamp:

@@ -2,7 +2,16 @@
 
 import pytest
 
-from fastrun.service.identity import CALLS, Identity, Role, actor, of_uris, refusal
+from fastrun.service.identity import (
+    CALLS,
+    WITHOUT_CERTIFICATE,
+    Identity,
+    Role,
+    actor,
+    of_uris,
+    refusal,
+    refusal_without_certificate,
+)
 from fastrun.v1 import admin_pb2, auth_pb2, scheduler_pb2, worker_pb2
 
 PROTOS = (admin_pb2, auth_pb2, scheduler_pb2, worker_pb2)
@@ -16,8 +25,24 @@ def test_every_call_of_the_protos_is_in_the_table():
         for proto in PROTOS
         for service in proto.DESCRIPTOR.services_by_name.values()
     }
+    strangers = {f"/fastrun.v1.EnrolmentService/{name}" for name in _calls_of_strangers(declared)}
     ours = {name: set(calls) for name, calls in CALLS.items() if name.startswith("fastrun.")}
     assert ours == declared
+    assert {name for name in WITHOUT_CERTIFICATE if "fastrun" in name} == strangers
+
+
+def _calls_of_strangers(declared):
+    """Take out the one service that is on a port of its own, where nobody has a certificate."""
+    return declared.pop("fastrun.v1.EnrolmentService")
+
+
+def test_what_strangers_may_call():
+    """Without a certificate a machine may join and ask for health, and nothing else."""
+    assert refusal_without_certificate("/fastrun.v1.EnrolmentService/Enrol") is None
+    assert refusal_without_certificate("/fastrun.v1.AdminService/IssueKey") == (
+        "nobody may call AdminService.IssueKey here: this port is for machines that join"
+    )
+    assert "it is for nobody" in refusal("/fastrun.v1.EnrolmentService/Enrol", EDGE)
 
 
 @pytest.mark.parametrize("text", ["edge/e1", "operator/alice.b-c_D", f"worker/{'w' * 63}"])
