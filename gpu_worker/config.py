@@ -39,8 +39,9 @@ class Config(TlsSettings, frozen=True, kw_only=True):
     # Take requests without a lease, and register nowhere.
     standalone: bool = False
 
-    engine: Literal["cpu", "scripted"] = "cpu"
-    # A model file, or NAME=PATH with a GGUF file or an OpenVINO folder; default: SmolLM2.
+    engine: Literal["cpu", "tensorrt-llm", "scripted"] = "cpu"
+    # A model file, or NAME=PATH with a GGUF file or an OpenVINO folder (CPU engine, whose default
+    # is SmolLM2), or a folder in Hugging Face's format (TensorRT-LLM).
     model: str = ""
     # How many requests run at once.
     slots: Positive = 32
@@ -53,6 +54,24 @@ class Config(TlsSettings, frozen=True, kw_only=True):
     threads: Count = 0
     # CPU engine: folder of converted models; default: in the user's cache folder.
     cache: str = ""
+
+    # TensorRT-LLM: how many GPUs share each layer.
+    tensor_parallel: Positive = 1
+    # TensorRT-LLM: how many groups of GPUs the layers are spread over.
+    pipeline_parallel: Positive = 1
+    # TensorRT-LLM: the window in tokens, if it shall be less than the model's; 0 for the model's.
+    context_length: Count = 0
+    # TensorRT-LLM: tokens that one step computes at most; longer prompts take several steps.
+    tokens_per_step: Positive = 8192
+    # TensorRT-LLM: share of the GPU's memory, once the weights are loaded, that the KV cache takes.
+    kv_cache_fraction: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.85
+    # TensorRT-LLM: number format of the KV cache; fp8 holds twice as much.
+    kv_cache_dtype: Literal["auto", "fp8"] = "auto"
+    # TensorRT-LLM: after so long without a token for anybody the engine counts as dead.
+    stalled_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
+    # Drain and start anew when process and children hold more memory; 0 for a bound of its own
+    # that TensorRT-LLM has, and none for other engines.
+    recycle_mib: Count = 0
 
     # Scripted engine: pace of each stream; 0 is as fast as it goes.
     scripted_tokens_per_s: Annotated[float, msgspec.Meta(ge=0)] = 50.0

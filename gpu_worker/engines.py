@@ -1,6 +1,7 @@
 """Which engine a worker runs: loads it and its model as the settings say."""
 
 import asyncio
+import os
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +22,7 @@ from gpu_worker.prompt import SamplingDefaults
 
 if TYPE_CHECKING:
     from gpu_worker.dialect.tokenizer import Tokenizer
-    from gpu_worker.engine.cpu.preparation import PreparedModel
+    from gpu_worker.engine.cpu.model_facts import ModelFacts
 
 log = structlog.get_logger()
 
@@ -33,8 +34,12 @@ TRANSCRIPT_TEMPLATE = (
 )
 
 
-async def load(config: Config) -> tuple[Engine, Model]:
-    """Load engine and model; takes seconds, in a thread.
+async def load(config: Config, *, leave: Callable[[int], None] = os._exit) -> tuple[Engine, Model]:
+    """Load engine and model; takes seconds, or minutes with a GPU.
+
+    Args:
+        config: the settings.
+        leave: ends the process at once; for an engine whose threads or processes may hang.
 
     Raises:
         StartError: with one sentence that says what to do.
@@ -42,6 +47,8 @@ async def load(config: Config) -> tuple[Engine, Model]:
     if config.engine == "scripted":
         return _scripted(config)
     try:
+        if config.engine == "tensorrt-llm":
+            return await _tensorrt_llm(config, leave)
         return await asyncio.to_thread(_cpu, config)
     except (TemplateError, ModelFileError) as error:
         raise StartError(str(error)) from error
@@ -105,11 +112,41 @@ def _cpu(config: Config) -> tuple[Engine, Model]:
     except ModelError as error:
         raise StartError(str(error)) from error
     tokenizer = JsonTokenizer.from_file(prepared.tokenizer)
-    return engine, _model(prepared, tokenizer, engine, source.dialect)
+    return engine, _model(prepared.name, prepared, tokenizer, engine, source.dialect)
+
+
+async def _tensorrt_llm(config: Config, leave: Callable[[int], None]) -> tuple[Engine, Model]:
+    # Only the chosen engine is loaded: this one needs NVIDIA's image.
+    from gpu_worker.dialect.tokenizer import JsonTokenizer  # noqa: PLC0415
+    from gpu_worker.engine.tensorrt_llm import loading, model_folder  # noqa: PLC0415
+    from gpu_worker.engine.tensorrt_llm.arguments import EngineArguments  # noqa: PLC0415
+    from gpu_worker.engine.tensorrt_llm.errors import StartupError  # noqa: PLC0415
+    from gpu_worker.engine.tensorrt_llm.watch import Limits  # noqa: PLC0415
+
+    try:
+        folder = await asyncio.to_thread(model_folder.find, config.model)
+        engine = await loading.load(
+            folder,
+            EngineArguments(
+                tensor_parallel=config.tensor_parallel,
+                pipeline_parallel=config.pipeline_parallel,
+                tokens_per_step=config.tokens_per_step,
+                kv_cache_fraction=config.kv_cache_fraction,
+                kv_cache_dtype=config.kv_cache_dtype,
+            ),
+            slots=config.slots,
+            context_length=config.context_length or None,
+            limits=Limits(stalled_s=config.stalled_s),
+            leave=leave,
+        )
+    except StartupError as error:
+        raise StartError(str(error)) from error
+    tokenizer = await asyncio.to_thread(JsonTokenizer.from_file, folder.tokenizer)
+    return engine, _model(folder.name, folder.facts, tokenizer, engine, folder.dialect)
 
 
 def _model(
-    prepared: "PreparedModel", tokenizer: "Tokenizer", engine: Engine, dialect: Dialect
+    name: str, prepared: "ModelFacts", tokenizer: "Tokenizer", engine: Engine, dialect: Dialect
 ) -> Model:
     written = (
         template_source(dialect)
@@ -128,7 +165,7 @@ def _model(
     known(dialect.stop_tokens, tokenizer)
     return Model(
         card=ModelCard(
-            model=prepared.name,
+            model=name,
             context_length=engine.context_length,
             longest_token_bytes=prepared.longest_token_bytes,
             created=prepared.created,

@@ -32,6 +32,7 @@ from gpu_worker.engine.protocol import (
     Finish,
     SamplingParams,
     StepOutput,
+    UnsupportedError,
 )
 from gpu_worker.frames import Events
 from gpu_worker.prompt import Prompt, SamplingDefaults
@@ -103,6 +104,7 @@ class Generation:
         self._began_at = clock()
         self._ending = False
         self._moving = False
+        self._resumable = False
         self._told = False
         self._outcome = Outcome()
 
@@ -127,7 +129,7 @@ class Generation:
         """
         if not self._moving:
             return
-        if self._engine.resumable or self._outcome.first_token_s is None:
+        if self._resumable or self._outcome.first_token_s is None:
             text = "this worker stops: go on at another one"
             self._fail(ErrorReason.ERROR_REASON_MOVED, text, "moved")
         else:
@@ -151,7 +153,7 @@ class Generation:
             self._finish(FinishReason.FINISH_REASON_ABORTED, "aborted")
         except ServiceError as error:
             self._fail(error.detail.reason, error.detail.message, "refused")
-        except GrammarError as error:
+        except (GrammarError, UnsupportedError) as error:
             # Found out while generating: it would be the same on every worker.
             self._fail(ErrorReason.ERROR_REASON_INVALID_REQUEST, str(error), "refused")
         except EngineError as error:
@@ -184,13 +186,17 @@ class Generation:
         return await asyncio.get_running_loop().run_in_executor(self._executor, make)
 
     async def _decode(self, prompt: Prompt) -> None:
-        if prompt.grammar is not None:
-            try:
+        try:
+            self._engine.check(prompt.sampling)
+            if prompt.grammar is not None:
                 await self._engine.compile(prompt.grammar)
-            except GrammarError as error:
-                raise InvalidRequestError(str(error)) from error
+        except (GrammarError, UnsupportedError) as error:
+            raise InvalidRequestError(str(error)) from error
+        self._resumable = self._engine.resumable and (
+            prompt.grammar is None or self._engine.resumes_grammars
+        )
         usage = self._outcome.usage = Usage(prompt_tokens=len(prompt.token_ids))
-        self._events.accepted(usage.prompt_tokens, resumable=self._engine.resumable)
+        self._events.accepted(usage.prompt_tokens, resumable=self._resumable)
         log.info(
             "request_started",
             request_id=self._request.request_id,

@@ -3,7 +3,13 @@
 import asyncio
 
 from gpu_worker.engine.grammar import GrammarError
-from gpu_worker.engine.protocol import EngineError, Finish, StepOutput, TokenLogprobs
+from gpu_worker.engine.protocol import (
+    EngineError,
+    Finish,
+    StepOutput,
+    TokenLogprobs,
+    UnsupportedError,
+)
 
 
 class TokenStream:
@@ -16,7 +22,7 @@ class TokenStream:
         self._token_ids: list[int] = []
         self._logprobs: list[TokenLogprobs] = []
         self._finish: Finish | None = None
-        self._error: EngineError | GrammarError | None = None
+        self._error: EngineError | GrammarError | UnsupportedError | None = None
 
     def add(self, token_id: int, logprobs: TokenLogprobs | None, finish: Finish | None) -> None:
         """Add a token; nothing follows one that finishes."""
@@ -26,7 +32,12 @@ class TokenStream:
         self._finish = finish
         self._moved.set()
 
-    def fail(self, error: EngineError | GrammarError) -> None:
+    def end(self, finish: Finish) -> None:
+        """End without a further token."""
+        self._finish = finish
+        self._moved.set()
+
+    def fail(self, error: EngineError | GrammarError | UnsupportedError) -> None:
         """End with an error; tokens that wait are dropped."""
         self._error = error
         self._moved.set()
@@ -37,6 +48,7 @@ class TokenStream:
         Raises:
             EngineError: the stream failed.
             GrammarError: its grammar cannot be followed any further.
+            UnsupportedError: the engine refused it.
         """
         await self._moved.wait()
         self._moved.clear()

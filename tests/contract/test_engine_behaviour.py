@@ -5,6 +5,7 @@ import math
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+from standin_engine import installed, load_standin
 
 from gpu_worker.dialect.tokenizer import JsonTokenizer, Tokenizer
 from gpu_worker.engine.cpu.loading import load_cpu_engine
@@ -56,10 +57,22 @@ class Subject:
         return stats.running == stats.waiting == held == 0
 
 
-@pytest.fixture(params=["cpu", "scripted"])
-async def subject(request: pytest.FixtureRequest, tiny: PreparedModel) -> AsyncIterator[Subject]:
+@pytest.fixture
+def standin():
+    """The stand-in for TensorRT-LLM, installed."""
+    with installed():
+        yield
+
+
+@pytest.fixture(params=["cpu", "scripted", "tensorrt-llm"])
+async def subject(
+    request: pytest.FixtureRequest, tiny: PreparedModel, standin: None
+) -> AsyncIterator[Subject]:
     """Each engine with the same few slots."""
-    if request.param == "cpu":
+    if request.param == "tensorrt-llm":
+        engine = await load_standin(slots=SLOTS)
+        made = Subject(engine, JsonTokenizer.from_file(tiny.tokenizer))
+    elif request.param == "cpu":
         engine = await asyncio.to_thread(load_cpu_engine, tiny, slots=SLOTS)
         made = Subject(engine, JsonTokenizer.from_file(tiny.tokenizer))
     else:
@@ -74,7 +87,7 @@ async def subject(request: pytest.FixtureRequest, tiny: PreparedModel) -> AsyncI
 
 async def test_says_what_it_is(subject: Subject):
     """An engine knows its name, its slots and its context."""
-    assert subject.engine.name in {"cpu", "scripted"}
+    assert subject.engine.name in {"cpu", "scripted", "tensorrt-llm"}
     assert (subject.engine.slots, subject.engine.context_length) == (SLOTS, 4096)
     subject.engine.health()
 
@@ -264,10 +277,13 @@ async def test_context_bounds_the_completion(subject: Subject):
 
 @pytest.mark.parametrize("done", [1, 7, 23])
 async def test_resumed_generation_continues(subject: Subject, done: int):
-    """A generation that is begun anew behind some of its tokens goes on as it would have."""
+    """A generation that is begun anew behind some of its tokens goes on as it would have.
+
+    TensorRT-LLM's random numbers begin anew, so that it does so at temperature 0 only.
+    """
     prompt = subject.prompt()
     fields = {
-        "temperature": 1.5,
+        "temperature": 0 if subject.engine.name == "tensorrt-llm" else 1.5,
         "seed": 5,
         "frequency_penalty": 0.7,
         "repetition_penalty": 1.2,

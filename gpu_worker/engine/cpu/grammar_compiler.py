@@ -46,9 +46,9 @@ class GrammarCompiler:
         self._size = vocabulary
         self._known = KnownGrammars[Constraint](count=KNOWN_GRAMMARS, ready_bytes=READY_BYTES)
         self._trial = Trial(tokenizer, size=vocabulary, eos_ids=eos_ids)
-        self._quick = _threads(QUICK_THREADS, STACK_BYTES)
-        self._slow = _threads(1, STACK_BYTES)
-        self._renewals = _threads(1, STACK_BYTES)
+        self._quick = deep_threads(QUICK_THREADS, STACK_BYTES)
+        self._slow = deep_threads(1, STACK_BYTES)
+        self._renewals = deep_threads(1, STACK_BYTES)
         self._vocabulary = self._quick.submit(
             Vocabulary.read, tokenizer, size=vocabulary, eos_ids=eos_ids
         )
@@ -150,7 +150,7 @@ async def _bounded_wait() -> AsyncIterator[None]:
         raise EngineError("this worker is too busy to compile a grammar now") from error
 
 
-def _threads(count: int, stack_bytes: int) -> ThreadPoolExecutor:
+def deep_threads(count: int, stack_bytes: int) -> ThreadPoolExecutor:
     """Return an executor with that many threads, each with a stack of that many bytes."""
     threads = ThreadPoolExecutor(count, thread_name_prefix="grammar-compiler")
     before = threading.stack_size(stack_bytes)

@@ -37,18 +37,24 @@ JSON_OPTIONS = {
 }
 
 
-def lark(grammar: Grammar, special_tokens: Mapping[str, int]) -> str:
+def lark(
+    grammar: Grammar,
+    special_tokens: Mapping[str, int],
+    *,
+    json_options: Mapping[str, object] = JSON_OPTIONS,
+) -> str:
     """Write a grammar.
 
     Args:
         grammar: what may be said.
         special_tokens: text and id of the tokens that stand for no text of their own, so that
             only their id can match.
+        json_options: how JSON is to be written, in the library's words.
 
     Raises:
         GrammarError: it is larger than the limits above, or cannot be written.
     """
-    rules = _Rules(special_tokens)
+    rules = _Rules(special_tokens, json_options)
     start = rules.rule(grammar, MAX_GRAMMAR_NESTING)
     text = "\n".join([f"start: {start}", *rules.lines])
     if len(text) > MAX_SIZE:
@@ -62,7 +68,10 @@ class _Rules:
     A part that stands in several places is written once.
     """
 
-    def __init__(self, special_tokens: Mapping[str, int]) -> None:
+    def __init__(
+        self, special_tokens: Mapping[str, int], json_options: Mapping[str, object]
+    ) -> None:
+        self._json_options = json_options
         self.lines: list[str] = []
         self._names: dict[int, str] = {}  # by the part's identity: to compare all takes long
         self._special = SpecialTokens(special_tokens)
@@ -85,7 +94,7 @@ class _Rules:
             case Literal(text):
                 return "", " ".join(self._pieces(text)) or '""'
             case Json(schema):
-                return "", f"%json {json_schema(schema)}"
+                return "", f"%json {json_schema(schema, self._json_options)}"
             case Free():
                 return self._free(grammar)
             case Sequence(parts):
@@ -141,7 +150,7 @@ def _times(least: int, most: int | None) -> str:
     return f"{{{least},{'' if most is None else most}}}"
 
 
-def json_schema(text: str) -> str:
+def json_schema(text: str, options: Mapping[str, object] = JSON_OPTIONS) -> str:
     """Return a JSON Schema as the library takes it.
 
     Raises:
@@ -150,7 +159,7 @@ def json_schema(text: str) -> str:
     schema = canonical(text)
     if schema is False:
         raise GrammarError("the JSON Schema allows no value at all")
-    return json.dumps({**(schema if isinstance(schema, dict) else {}), "x-guidance": JSON_OPTIONS})
+    return json.dumps({**(schema if isinstance(schema, dict) else {}), "x-guidance": options})
 
 
 # What the library says of schemas, and what is said in its place.

@@ -88,16 +88,31 @@ def folder_facts(folder: Path) -> ModelFacts:
         ModelError: something is missing or damaged.
     """
     model = folder / "openvino_model.xml"
-    for path in (model, model.with_suffix(".bin"), folder / "tokenizer.json"):
+    for path in (model, model.with_suffix(".bin")):
         if not path.is_file():
             raise ModelError(f"it lacks {path.name}")
+    return companion_facts(folder, created=int(model.stat().st_mtime))
+
+
+def companion_facts(folder: Path, *, created: int) -> ModelFacts:
+    """Read the files that come with a model's weights, whatever their format.
+
+    Args:
+        folder: as Hugging Face's have them: tokenizer.json, config.json and others.
+        created: seconds since 1970.
+
+    Raises:
+        ModelError: something is missing or damaged.
+    """
+    if not (folder / "tokenizer.json").is_file():
+        raise ModelError("it lacks tokenizer.json")
     try:
         tokenizer = JsonTokenizer.from_file(folder / "tokenizer.json")
     except TokenizerError as error:
         raise ModelError(str(error)) from error
-    config = _read_json(folder / "config.json")
-    generation = _read_json(folder / "generation_config.json")
-    spelling = _read_json(folder / "tokenizer_config.json")
+    config = read_json(folder / "config.json")
+    generation = read_json(folder / "generation_config.json")
+    spelling = read_json(folder / "tokenizer_config.json")
     context_length = config.get("text_config", config).get("max_position_embeddings")
     if context_length is None:
         raise ModelError("its config.json lacks max_position_embeddings")
@@ -121,7 +136,7 @@ def folder_facts(folder: Path) -> ModelFacts:
         temperature=generation.get("temperature") if samples else 0.0,
         top_p=generation.get("top_p"),
         top_k=generation.get("top_k"),
-        created=int(model.stat().st_mtime),
+        created=created,
     )
 
 
@@ -158,8 +173,12 @@ def _as_list(value: int | list[int] | None) -> list[int]:
     return value if isinstance(value, list) else [value]
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object; a missing file is an empty one."""
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object; a missing file is an empty one.
+
+    Raises:
+        ModelError: it is none.
+    """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import structlog
 
-from gpu_worker.engine.cpu.trial_server import BEGUN, CPU_LIMIT
+from gpu_worker.engine.cpu.trial_server import BEGUN, CPU_LIMIT, LIBRARY, OWN
 from gpu_worker.engine.protocol import EngineError
 
 log = structlog.get_logger(__name__)
@@ -25,19 +25,23 @@ class Trial:
     Its methods can be called from several threads.
     """
 
-    def __init__(self, tokenizer: Path, *, size: int, eos_ids: Sequence[int]) -> None:
+    def __init__(
+        self, tokenizer: Path, *, size: int, eos_ids: Sequence[int], by_library: bool = False
+    ) -> None:
         """Start the process, which takes some tenths of a second to be ready.
 
         Args:
             tokenizer: a tokenizer.json.
             size: how many logits the model has.
             eos_ids: the tokens that end a turn.
+            by_library: the library reads the file, which then takes the first of these only.
         """
         module = "gpu_worker.engine.cpu.trial_server"
         numbers = [str(number) for number in (size, *eos_ids)]
         # As safe as the worker itself from modules in the working directory.
         safe = ["-P"] if sys.flags.safe_path else []
-        self._command = [sys.executable, *safe, "-m", module, str(tokenizer), *numbers]
+        reader = LIBRARY if by_library else OWN
+        self._command = [sys.executable, *safe, "-m", module, reader, str(tokenizer), *numbers]
         self._lock = threading.Lock()
         self._closed = False
         self._start()

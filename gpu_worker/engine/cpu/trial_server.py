@@ -1,9 +1,10 @@
 """Tries grammars out for the worker, each in a process that may run out of time or memory.
 
 Some grammars of a kilobyte keep the library busy for ever, at 90 MB a second, and it cannot be
-interrupted. Run as ``python -m gpu_worker.engine.cpu.trial_server TOKENIZER SIZE EOS_ID...``, with
-a socket for stdin: over it the worker hands a socket for each grammar. This process reads the
-vocabulary once and forks for every grammar, which takes a millisecond and leaves nothing behind.
+interrupted. Run as ``python -m gpu_worker.engine.cpu.trial_server READER TOKENIZER SIZE EOS_ID``,
+with several of the latter where READER is ``own``. Over stdin, which is a socket, the worker hands
+it a socket for each grammar. This process reads the vocabulary once and forks for every grammar,
+which takes a millisecond and leaves nothing behind.
 It has one thread, so that it can fork, and compiles nothing itself, so that it always answers.
 """
 
@@ -20,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from gpu_worker.engine.cpu.vocabulary import STACK_BYTES, Vocabulary
+from gpu_worker.engine.cpu.vocabulary import LibraryVocabulary, Vocabulary
 
 CPU_LIMIT = struct.Struct("d")  # seconds, sent along with each socket
 BEGUN = b"+"  # what comes after it shows what the grammar did; without it, it was never tried
@@ -29,7 +30,10 @@ MEMORY_BYTES = 64 << 20  # what compiling may take at its worst moment
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-def main(tokenizer: Path, size: int, eos_ids: Sequence[int]) -> None:
+OWN, LIBRARY = "own", "library"  # who reads the tokenizer.json
+
+
+def main(reader: str, tokenizer: Path, size: int, eos_ids: Sequence[int]) -> None:
     """Serve until the worker's end of the socket is closed, however that happens."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the worker answers them, and goes on for a while
@@ -37,7 +41,11 @@ def main(tokenizer: Path, size: int, eos_ids: Sequence[int]) -> None:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # leaves no zombies
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    vocabulary = Vocabulary.read(tokenizer, size=size, eos_ids=eos_ids)
+    vocabulary: Vocabulary | LibraryVocabulary
+    if reader == LIBRARY:
+        vocabulary = LibraryVocabulary.read(tokenizer, size=size, eos_id=eos_ids[0])
+    else:
+        vocabulary = Vocabulary.read(tokenizer, size=size, eos_ids=eos_ids)
     gc.freeze()  # so that the processes share its memory
     with socket.socket(fileno=0) as worker:
         _Server(worker, vocabulary).serve()
@@ -46,7 +54,7 @@ def main(tokenizer: Path, size: int, eos_ids: Sequence[int]) -> None:
 class _Server:
     """Forks for each grammar."""
 
-    def __init__(self, worker: socket.socket, vocabulary: Vocabulary) -> None:
+    def __init__(self, worker: socket.socket, vocabulary: Vocabulary | LibraryVocabulary) -> None:
         self._worker = worker
         self._vocabulary = vocabulary
         self._id = os.getpid()
@@ -89,7 +97,7 @@ class _Server:
             os._exit(0)  # no answer is the answer that it failed
 
 
-def _growth(text: str, vocabulary: Vocabulary) -> int:
+def _growth(text: str, vocabulary: Vocabulary | LibraryVocabulary) -> int:
     """Compile a grammar and find its first tokens; return the bytes of memory it then holds."""
     made = []
 
@@ -100,9 +108,9 @@ def _growth(text: str, vocabulary: Vocabulary) -> int:
 
     before, data = _memory()
     if data:
-        limit = data + STACK_BYTES + MEMORY_BYTES
+        limit = data + vocabulary.stack_bytes + MEMORY_BYTES
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    threading.stack_size(STACK_BYTES)
+    threading.stack_size(vocabulary.stack_bytes)
     thread = threading.Thread(target=compile_it)
     thread.start()
     thread.join()
@@ -123,4 +131,4 @@ def _memory() -> tuple[int, int]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), [int(number) for number in sys.argv[3:]])
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), [int(number) for number in sys.argv[4:]])

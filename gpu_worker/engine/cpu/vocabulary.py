@@ -1,5 +1,6 @@
 """A model's tokens as llguidance takes them, and how far it may go with a grammar."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -52,6 +53,11 @@ class Vocabulary(NamedTuple):
     tokenizer: llguidance.LLTokenizer
     special_tokens: dict[str, int]  # text and id of those that stand for no text of their own
 
+    @property
+    def stack_bytes(self) -> int:
+        """What a thread that compiles needs."""
+        return STACK_BYTES
+
     @classmethod
     def read(cls, tokenizer: Path, *, size: int, eos_ids: Sequence[int]) -> "Vocabulary":
         """Read a tokenizer.json, which takes a second if it is large.
@@ -81,3 +87,41 @@ class Vocabulary(NamedTuple):
         matcher = llguidance.LLMatcher(self.tokenizer, text, log_level=0, limits=limits)
         matcher.consume_tokens(list(said))
         return matcher
+
+
+class LibraryVocabulary(NamedTuple):
+    """The same for an engine that has llguidance read the tokenizer.json and set its own limits."""
+
+    tokenizer: llguidance.LLTokenizer
+    special_tokens: dict[str, int]  # that the library takes for special
+
+    @property
+    def stack_bytes(self) -> int:
+        """Half of what a thread has where nobody asks for more: the engine's has no more."""
+        return 4 << 20
+
+    @classmethod
+    def read(cls, tokenizer: Path, *, size: int, eos_id: int) -> "LibraryVocabulary":
+        """Read a tokenizer.json, which takes a second if it is large.
+
+        Args:
+            tokenizer: the file.
+            size: how many logits the model has.
+            eos_id: the token that ends a grammar.
+        """
+        text = tokenizer.read_text(encoding="utf-8")
+        read = llguidance.LLTokenizer(text, n_vocab=size, eos_token=eos_id)
+        added = json.loads(text).get("added_tokens") or []
+        return cls(
+            read,
+            {
+                token["content"]: token["id"]
+                for token in added
+                if token["id"] < size and read.is_special_token(token["id"])
+            },
+        )
+
+    def matcher(self, text: str) -> llguidance.LLMatcher:
+        """Compile a grammar, with no limits but the thread's stack."""
+        lark = llguidance.LLMatcher.grammar_from_lark(text)
+        return llguidance.LLMatcher(self.tokenizer, lark, log_level=0)

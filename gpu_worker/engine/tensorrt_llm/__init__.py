@@ -1,0 +1,1 @@
+"""The engine for NVIDIA GPUs: TensorRT-LLM, its surprises kept behind the Engine protocol."""

@@ -1,0 +1,86 @@
+"""A model as TensorRT-LLM loads it: a folder in Hugging Face's format."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gpu_worker.engine.cpu.errors import ModelError
+from gpu_worker.engine.cpu.model_facts import ModelFacts, companion_facts, read_json
+from gpu_worker.engine.tensorrt_llm.errors import StartupError
+from gpu_worker.model_file import SUFFIX, Dialect, ModelFileError, read
+
+NO_MODEL = "this engine needs a model: pass NAME=FOLDER or FILE.toml"
+
+
+class ModelFolder(msgspec.Struct, frozen=True, kw_only=True):
+    """What the worker has to know of it before it is loaded."""
+
+    name: str
+    path: Path
+    facts: ModelFacts
+    vocabulary: int  # how many logits the model has
+    eos_id: int | None  # the one end token that its tokenizer names, with which guides end
+    dialect: Dialect = Dialect()
+
+    @property
+    def tokenizer(self) -> Path:
+        """The file with its vocabulary."""
+        return self.path / "tokenizer.json"
+
+
+def find(argument: str) -> ModelFolder:
+    """Read the folder that ``model`` names.
+
+    Args:
+        argument: NAME=FOLDER, or a model file.
+
+    Raises:
+        StartupError: there is none, or it lacks something.
+    """
+    dialect = Dialect()
+    name, equals, text = argument.partition("=")
+    if argument.endswith(SUFFIX) and not equals:
+        try:
+            file = read(Path(argument).expanduser().absolute())
+        except ModelFileError as error:
+            raise StartupError(str(error)) from error
+        name, text, dialect = file.id, file.path, file.dialect
+    elif not (name and text):
+        raise StartupError(f"{NO_MODEL}, not {argument!r}" if argument else NO_MODEL)
+    folder = Path(text).expanduser().absolute()
+    try:
+        return _read(name, folder, dialect)
+    except (ModelError, OSError) as error:
+        raise StartupError(f"model {name!r} at {folder} cannot be used: {error}") from error
+
+
+def _read(name: str, folder: Path, dialect: Dialect) -> ModelFolder:
+    if not folder.is_dir():
+        raise ModelError("there is no such folder")
+    facts = companion_facts(folder, created=int(folder.stat().st_mtime))
+    config = read_json(folder / "config.json")
+    vocabulary = config.get("text_config", config).get("vocab_size")
+    if not isinstance(vocabulary, int):
+        raise ModelError("its config.json lacks vocab_size")
+    return ModelFolder(
+        name=name,
+        path=folder,
+        facts=facts,
+        vocabulary=vocabulary,
+        eos_id=_tokenizers_eos(folder, facts, config),
+        dialect=dialect,
+    )
+
+
+def _tokenizers_eos(folder: Path, facts: ModelFacts, config: Mapping[str, Any]) -> int | None:
+    """Return the end token that tokenizer_config.json names, or config.json if it does not.
+
+    The library ends guides with that one and no other.
+    """
+    added = read_json(folder / "tokenizer.json").get("added_tokens") or []
+    named = [token.get("id") for token in added if token.get("content") == facts.eos_token]
+    configured = config.get("eos_token_id")
+    ids = [*named, *(configured if isinstance(configured, list) else [configured]), *facts.eos_ids]
+    return next((token_id for token_id in ids if token_id in facts.eos_ids), None)
