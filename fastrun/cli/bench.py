@@ -4,7 +4,9 @@ With a name after it, the cost of one part.
 """
 
 import asyncio
+import enum
 import os
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -17,6 +19,15 @@ from fastrun.cli.group import group
 from fastrun.cli.output import Json, print_columns, print_json
 
 app = group("bench")
+
+
+class Part(enum.StrEnum):
+    """Which part of a trace."""
+
+    ALL = "all"
+    FIRST = "first"
+    SECOND = "second"
+
 
 PROMPTS = [
     f"Tell me a long story about a {animal} and a {place}."
@@ -97,6 +108,43 @@ def dialect(
             for cost in costs
         ],
     )
+
+
+@app.command()
+def placement(
+    *,
+    trace: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="In Mooncake's format; else made-up chats."),
+    ] = None,
+    part: Annotated[Part, typer.Option(help="Of the trace.")] = Part.ALL,
+    seed: Annotated[
+        list[int] | None, typer.Option(min=0, help="Of all chance; may be repeated.")
+    ] = None,
+    workers: Annotated[
+        list[int] | None, typer.Option(min=1, max=1000, help="8 and 64; may be repeated.")
+    ] = None,
+    load: Annotated[
+        list[float] | None,
+        typer.Option(min=0.01, max=2.0, help="Of what the fleet can carry; may be repeated."),
+    ] = None,
+    policy: Annotated[list[str] | None, typer.Option(help="All of them; may be repeated.")] = None,
+    accounts: Annotated[int, typer.Option(min=1, max=1000, help="That share a trace.")] = 16,
+    as_json: Json = False,
+) -> None:
+    """Simulate a fleet, and compare our placement with others'; needs no stack and no GPU."""
+    from fastrun.cli.bench_placement import Scenario, compare_all, show  # noqa: PLC0415 - the scheduler's code
+
+    scenario = Scenario(
+        trace=trace,
+        part=part.value,
+        seeds=seed or [0],
+        workers=workers or [8, 64],
+        loads=load or [0.5, 0.75, 0.95],
+        policies=policy,
+        accounts=accounts,
+    )
+    show(compare_all(scenario), as_json=as_json)
 
 
 async def _measure(target: Target, levels: list[int], tokens: int, repeat: int) -> list[Load]:
