@@ -1,0 +1,253 @@
+"""Workers that are killed under load cost their streams a pause, and nothing else.
+
+As it was done before a release:
+
+    FASTRUN_TEST_KILLS=50 pytest -s tests/chaos/test_worker_kills.py
+"""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+
+import aiohttp
+import pytest
+from metering import Books
+from stacks import TINY
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+
+KILLS = int(os.environ.get("FASTRUN_TEST_KILLS", "2"))
+STREAMS = 32
+TOKENS = 120
+
+
+@dataclass
+class Answer:
+    """What a client sees of one request, while it comes."""
+
+    status: int = 0
+    request_id: str = ""
+    text: str = ""
+    usage: dict | None = None
+    error: str = ""
+    is_whole: bool = False
+    longest_pause_s: float = 0.0
+
+    @property
+    def has_begun(self):
+        return bool(self.text or self.error or self.is_whole)
+
+    def outcome(self):
+        return "whole" if self.is_whole else f"{self.status} {self.error}"
+
+
+class Client:
+    """Asks a stack, and reads answers as they come."""
+
+    def __init__(self, up):
+        self._model = up.ready["model"]
+        self._url = f"{up.base_url}/chat/completions"
+        self._session = aiohttp.ClientSession(
+            headers={"authorization": f"Bearer {up.ready['api_key']}"},
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=aiohttp.ClientTimeout(total=120),
+        )
+        self.answers = []
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        await self._session.close()
+
+    def begin(self, text, **fields):
+        """Ask; the answer grows while its task runs."""
+        answer = Answer()
+        self.answers.append(answer)
+        body = {
+            "model": self._model,
+            "messages": [{"role": "user", "content": text}],
+            "temperature": 0,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **fields,
+        }
+        return answer, asyncio.create_task(self._read(answer, body))
+
+    async def _read(self, answer, body):
+        async with self._session.post(self._url, json=body) as response:
+            answer.status, answer.request_id = response.status, response.headers["x-request-id"]
+            if response.status != 200:
+                answer.error = (await response.json())["error"]["message"]
+                return
+            if not body["stream"]:
+                told = await response.json()
+                answer.text = told["choices"][0]["message"]["content"]
+                answer.usage, answer.is_whole = told["usage"], True
+                return
+            at = None
+            async for line in response.content:
+                if line.startswith(b"data: "):
+                    now = time.monotonic()
+                    if at is not None:
+                        answer.longest_pause_s = max(answer.longest_pause_s, now - at)
+                    at = now
+                    _take(answer, line.removeprefix(b"data: "))
+
+
+def _take(answer, data):
+    if data.strip() == b"[DONE]":
+        answer.is_whole = True
+        return
+    event = json.loads(data)
+    if "error" in event:
+        answer.error = event["error"]["message"]
+    elif event["choices"]:
+        answer.text += event["choices"][0]["delta"].get("content", "")
+    else:
+        answer.usage = event["usage"]
+
+
+def workers(machine):
+    return {pid for pid, line in machine.processes().items() if "-m gpu_worker" in line}
+
+
+async def serving(up, count):
+    """Wait until so many workers take requests."""
+    async with asyncio.timeout(60):
+        while True:
+            fleet = await asyncio.to_thread(up.fleet)
+            if sum(worker.state == "serving" for worker in fleet.workers) >= count:
+                return
+            await asyncio.sleep(0.1)
+
+
+async def ask_all(client, bodies):
+    """Ask all at once; return their answers and tasks when each has begun."""
+    begun = [client.begin(**body) for body in bodies]
+    async with asyncio.timeout(60):
+        while not all(answer.has_begun for answer, _ in begun):
+            await asyncio.sleep(0.01)
+    return begun
+
+
+def bodies(kind):
+    """Requests whose answers are long enough to be broken."""
+    if kind == "scripted":
+        return [
+            {"text": f"[[tokens={TOKENS + number}]] request {number}", "max_tokens": 1000}
+            for number in range(STREAMS)
+        ]
+    return [{"text": f"Count from {number} to 90.", "max_tokens": 150} for number in range(STREAMS)]
+
+
+STACKS = {
+    "scripted": ("--engine", "scripted", "--slots", str(STREAMS)),
+    "tiny": (*TINY, "--slots", str(STREAMS)),
+}
+
+
+@pytest.fixture(params=STACKS)
+def stack(request, machine):
+    """Two workers, each with slots for all."""
+    up = machine.up(
+        *("--ephemeral", "--json", "--workers", "2", *STACKS[request.param]),
+        FASTRUN_WORKER_SCRIPTED_TOKENS_PER_S="60",
+    )
+    try:
+        yield request.param, up.wait_ready()
+    finally:
+        status = up.stop()
+    assert status == 0
+
+
+async def test_streams_go_on_when_their_worker_is_killed(stack, machine, eventually):
+    """No client sees an error; texts are those of an undisturbed run, and each is recorded once."""
+    kind, up = stack
+    books, chance = Books(up), random.Random(60)
+    asked = bodies(kind)
+    async with Client(up) as client:
+        undisturbed = await ask_all(client, asked)
+        await asyncio.gather(*(task for _, task in undisturbed))
+        expected = [(answer.text, answer.usage["completion_tokens"]) for answer, _ in undisturbed]
+        assert all(answer.is_whole for answer, _ in undisturbed)
+        for number in range(KILLS):
+            await serving(up, 2)
+            plain = [{**body, "stream": False, "stream_options": None} for body in asked[:4]]
+            others = [client.begin(**body) for body in plain]
+            begun = await ask_all(client, asked)
+            await asyncio.sleep(chance.uniform(0, 0.2))
+            running = sum(not task.done() for _, task in begun)
+            killed = chance.choice(sorted(workers(machine)))
+            os.kill(killed, signal.SIGKILL)
+            await asyncio.gather(*(task for _, task in [*begun, *others]))
+            answers = [answer for answer, _ in begun]
+            print(
+                f"{kind}, kill {number}: {running} running,",
+                Counter(answer.outcome() for answer in answers),
+                f"longest pause {max(answer.longest_pause_s for answer in answers):.2f} s",
+            )
+            told = [
+                (answer.text, answer.usage and answer.usage["completion_tokens"])
+                for answer in answers
+            ]
+            assert [answer.outcome() for answer in answers] == ["whole"] * STREAMS
+            assert told == expected
+            assert [answer.text for answer, _ in others] == [text for text, _ in expected[:4]]
+
+    records = await books.settled(60)
+    assert records.keys() == {answer.request_id for answer in client.answers}
+    for answer in client.answers:
+        record = records[answer.request_id]
+        assert record["status"] == "completed"
+        assert record["prompt_tokens"] == answer.usage["prompt_tokens"]
+        assert record["cached_tokens"] == answer.usage["prompt_tokens_details"]["cached_tokens"]
+        assert record["completion_tokens"] == answer.usage["completion_tokens"]
+    resumed = _resumed(up)
+    print(f"{kind}: {resumed} generations resumed")
+    assert resumed
+    await serving(up, 2)
+    assert await asyncio.to_thread(eventually, lambda: up.slots_in_use() == 0)
+    assert (await asyncio.to_thread(up.fleet)).drift == 0
+
+
+def _resumed(up):
+    """How many generations went on elsewhere, as edges logged."""
+    lines = []
+    for path in Books(up).folder.glob("logs/edge*.log"):
+        for line in path.read_text().splitlines():
+            with suppress(ValueError):
+                lines.append(json.loads(line))
+    return sum(line.get("event") == "generation_resumed" for line in lines)
+
+
+@pytest.mark.parametrize("at", [0, 5])
+async def test_poison_does_not_walk_through_the_fleet(machine, eventually, at):
+    """A request that kills every worker it runs on kills two, and its client gets an error."""
+    up = machine.up(
+        *("--ephemeral", "--json", "--workers", "4", "--engine", "scripted", "--slots", "4"),
+        FASTRUN_WORKER_SCRIPTED_TOKENS_PER_S="60",
+    )
+    try:
+        up.wait_ready()
+        await serving(up, 4)
+        before = workers(machine)
+        async with Client(up) as client:
+            answer, task = client.begin(f"[[die={at}]] poison", max_tokens=100)
+            await task
+        assert not answer.is_whole
+        assert await asyncio.to_thread(eventually, lambda: len(before & workers(machine)) <= 2)
+        await serving(up, 4)
+        died = len(before - workers(machine))
+        print(f"poison at token {at}: {answer.outcome()}, {died} workers died")
+        assert died == 2
+    finally:
+        status = up.stop()
+    assert status == 0
