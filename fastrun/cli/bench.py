@@ -130,6 +130,9 @@ def placement(
     ] = None,
     policy: Annotated[list[str] | None, typer.Option(help="All of them; may be repeated.")] = None,
     accounts: Annotated[int, typer.Option(min=1, max=1000, help="That share a trace.")] = 16,
+    plot: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Write a PNG; needs fastrun[plot].")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Simulate a fleet, and compare our placement with others'; needs no stack and no GPU."""
@@ -144,7 +147,7 @@ def placement(
         policies=policy,
         accounts=accounts,
     )
-    show(compare_all(scenario), as_json=as_json)
+    show(compare_all(scenario), plot=plot, as_json=as_json)
 
 
 async def _measure(target: Target, levels: list[int], tokens: int, repeat: int) -> list[Load]:

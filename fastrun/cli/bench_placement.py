@@ -11,6 +11,7 @@ import structlog
 from fastrun.bench.placement.comparison import NAMES, Fleet, compare
 from fastrun.bench.placement.dispatch import Waiting
 from fastrun.bench.placement.generator import Conversations, generate
+from fastrun.bench.placement.plot import PlotError, draw
 from fastrun.bench.placement.report import Report
 from fastrun.bench.placement.trace import Request, TraceError, part, read_trace
 from fastrun.bench.placement.workers import Machine
@@ -73,13 +74,22 @@ def compare_all(scenario: Scenario) -> Iterator[Report]:
             )
 
 
-def show(reports: Iterable[Report], *, as_json: bool) -> None:
-    """Print all."""
+def show(reports: Iterable[Report], *, plot: Path | None, as_json: bool) -> None:
+    """Print all, and draw them if that is asked for.
+
+    Raises:
+        CommandError: nothing can be drawn here.
+    """
     done = list(reports)
     if as_json:
         print_json([msgspec.structs.asdict(each) for each in done])
     else:
         print_columns(TITLES, [_row(each) for each in done], right=TITLES[4:])
+    if plot is not None:
+        try:
+            draw(done, plot)
+        except (OSError, PlotError) as error:
+            raise CommandError(f"no plot: {error}") from error
 
 
 def _row(each: Report) -> tuple[object, ...]:
