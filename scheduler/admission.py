@@ -8,6 +8,7 @@ with fill(). So a newcomer that can be placed overtakes nobody who could be.
 """
 
 from collections import deque
+from collections.abc import Iterable
 
 from fastrun.v1.error_pb2 import ErrorReason
 from fastrun.v1.generation_pb2 import Usage
@@ -246,7 +247,7 @@ class Admission:
             generations=generations,
             account_id=acquire.account_id,
             model=acquire.model,
-            excluded=frozenset(acquire.excluded_worker_ids),
+            excluded=self._barred(acquire.excluded_worker_ids),
             front=acquire.front,
             arrived_at=arrived_at,
             deadline=arrived_at + acquire.queue_timeout_ms / 1000,
@@ -258,6 +259,11 @@ class Admission:
             resume=acquire.resume,
             begun=begun,
         )
+
+    def _barred(self, ids: Iterable[str]) -> frozenset[str]:
+        """Return the ids of workers that must not be chosen; an instance bars its own alone."""
+        instances = {each: self._fleet.instance(each) for each in ids}
+        return frozenset(worker.worker_id if worker else each for each, worker in instances.items())
 
     def _choose(self, waiting: Waiting, now: float) -> Worker | None:
         return placement.choose(

@@ -171,6 +171,17 @@ def test_a_lost_lease_is_voided_and_held(desk):
     assert desk.held() == 0
 
 
+def test_an_instance_bars_its_worker_while_it_is_that(desk, reasons):
+    """What died on a worker is not given to it again, and may go to the process that follows."""
+    edge = desk.edge()
+    desk.worker("w1")
+    (first,) = desk.acquire(edge, "r1", excluded_worker_ids=["i1"])
+    assert first.error.reason == reasons["no_worker"]
+    desk.worker("w1", "i2")
+    (second,) = desk.acquire(edge, "r1", excluded_worker_ids=["i1"])
+    assert second.worker_id == "w1"
+
+
 def test_excluded_workers_are_not_waited_for(desk, reasons):
     """A request that excludes all workers is refused; others pass one that excludes the free."""
     worker, edge = desk.worker(), desk.edge()
