@@ -129,7 +129,10 @@ def placement(
         typer.Option(min=0.01, max=2.0, help="Of what the fleet can carry; may be repeated."),
     ] = None,
     policy: Annotated[list[str] | None, typer.Option(help="All of them; may be repeated.")] = None,
-    accounts: Annotated[int, typer.Option(min=1, max=1000, help="That share a trace.")] = 16,
+    requests: Annotated[
+        int, typer.Option(min=10, help="How many to make up; 1,000 workers want 100,000.")
+    ] = 12_000,
+    accounts: Annotated[int, typer.Option(min=1, max=1000, help="That share the requests.")] = 16,
     plot: Annotated[
         Path | None, typer.Option(dir_okay=False, help="Write a PNG; needs fastrun[plot].")
     ] = None,
@@ -146,6 +149,7 @@ def placement(
         loads=load or [0.5, 0.75, 0.95],
         policies=policy,
         accounts=accounts,
+        requests=requests,
     )
     show(compare_all(scenario), plot=plot, as_json=as_json)
 

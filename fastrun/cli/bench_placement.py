@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from fastrun.bench.placement.comparison import NAMES, Fleet, compare
+from fastrun.bench.placement.comparison import NAMES, Fleet, TooFewError, compare
 from fastrun.bench.placement.dispatch import Waiting
 from fastrun.bench.placement.generator import Conversations, generate
 from fastrun.bench.placement.plot import PlotError, draw
@@ -35,6 +35,8 @@ class Scenario:
     loads: list[float]
     policies: list[str] | None
     accounts: int
+    requests: int
+    """To be made up."""
 
     def sources(self) -> Iterator[tuple[str, int, list[Request]]]:
         """Return the requests, with their name and the seed of all else.
@@ -42,9 +44,10 @@ class Scenario:
         Raises:
             CommandError: the trace cannot be read.
         """
+        shape = Conversations(accounts=self.accounts, requests=self.requests)
         for seed in self.seeds:
             if self.trace is None:
-                yield f"seed {seed}", seed, generate(Conversations(accounts=self.accounts), seed)
+                yield f"seed {seed}", seed, generate(shape, seed)
                 continue
             try:
                 with self.trace.open("rb") as lines:
@@ -58,7 +61,7 @@ def compare_all(scenario: Scenario) -> Iterator[Report]:
     """Run all that a scenario asks for.
 
     Raises:
-        CommandError: there is no such policy, or the trace cannot be read.
+        CommandError: there is no such policy, the trace cannot be read, or it is too short.
     """
     policies = scenario.policies or list(NAMES)
     for each in policies:
@@ -69,9 +72,12 @@ def compare_all(scenario: Scenario) -> Iterator[Report]:
     for source, seed, requests in scenario.sources():
         for workers in scenario.workers:
             fleet = Fleet(workers, Machine(), Waiting(), seed)
-            yield from compare(
-                fleet, requests, source=source, loads=scenario.loads, policies=policies
-            )
+            try:
+                yield from compare(
+                    fleet, requests, source=source, loads=scenario.loads, policies=policies
+                )
+            except TooFewError as error:
+                raise CommandError(f"{error}: ask for fewer workers or more requests") from error
 
 
 def show(reports: Iterable[Report], *, plot: Path | None, as_json: bool) -> None:

@@ -18,8 +18,12 @@ OURS = "fastrun"
 NAMES = (OURS, *POLICIES)
 
 MOST_REFUSED = 0.01
-# So few requests that nothing is refused at any rate all come at once at this one.
+# At this rate all come at once, as far as workers can tell.
 MOST_RATE = 1e6
+
+
+class TooFewError(Exception):
+    """There are too few requests to fill a fleet, even all at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +60,17 @@ def capacity(fleet: Fleet, requests: Sequence[Request]) -> float:
 
     That is the highest rate at which the best policy, of all but ours, refuses no more than one
     request in a hundred; to within 2 %.
+
+    Raises:
+        TooFewError: there are too few requests to fill the fleet.
     """
     alone = sum(map(fleet.machine.alone_s, requests)) / len(requests)
     low = fleet.workers / alone
     high = 2 * low
     best_first = list(POLICIES)
-    while high < MOST_RATE and _carries(fleet, at_rate(requests, high), best_first):
+    while _carries(fleet, at_rate(requests, high), best_first):
+        if high > MOST_RATE:
+            raise TooFewError(f"{len(requests)} requests do not fill {fleet.workers} workers")
         low, high = high, 2 * high
     while high > 1.02 * low:
         middle = math.sqrt(low * high)

@@ -24,12 +24,12 @@ def bench(tmp_path):
             "output_length": 40,
             "hash_ids": [0, at % 9, at],
         }
-        for at in range(120)
+        for at in range(400)
     ]
 
     def bench(*arguments, text=None):
         trace.write_text(text or "\n".join(map(json.dumps, lines)))
-        command = ["bench", "placement", "--trace", str(trace), "--workers", "2", *arguments]
+        command = ["bench", "placement", "--trace", str(trace), *arguments]
         return CliRunner().invoke(make_app("bench"), command)
 
     return bench
@@ -37,22 +37,24 @@ def bench(tmp_path):
 
 def test_json(bench):
     """For programs there is a record for each policy at each load."""
-    result = bench("--load", "0.5", "--policy", "smg", "--policy", "fastrun", "--json")
+    result = bench(
+        "--workers", "1", "--load", "0.5", "--policy", "smg", "--policy", "fastrun", "--json"
+    )
 
     reports = json.loads(result.stdout)
     assert [(each["policy"], each["load"], each["requests"]) for each in reports] == [
-        ("smg", 0.5, 120),
-        ("fastrun", 0.5, 120),
+        ("smg", 0.5, 400),
+        ("fastrun", 0.5, 400),
     ]
 
 
 def test_table(bench):
     """People get a line for each, and a half of a trace where they ask for it."""
-    result = bench("--load", "0.5", "--policy", "round_robin", "--part", "second")
+    result = bench("--workers", "1", "--load", "0.5", "--policy", "round_robin", "--part", "second")
 
     title, line = result.stdout.splitlines()
     assert title.split()[:3] == ["REQUESTS", "WORKERS", "LOAD"]
-    assert line.split()[:4] == ["small", "2", "0.5", "round_robin"]
+    assert line.split()[:4] == ["small", "1", "0.5", "round_robin"]
 
 
 def test_unknown_policy(bench):
@@ -67,3 +69,10 @@ def test_bad_trace(bench):
     result = bench(text="{}")
 
     assert "small.jsonl: line 1: " in str(result.exception)
+
+
+def test_too_few(bench):
+    """A fleet that a trace cannot fill is not compared by loads that mean nothing."""
+    result = bench("--workers", "100")
+
+    assert "400 requests do not fill 100 workers" in str(result.exception)
