@@ -228,6 +228,69 @@ def _resumed(up):
     return sum(line.get("event") == "generation_resumed" for line in lines)
 
 
+@pytest.fixture
+def lone(machine):
+    """A single worker."""
+    up = machine.up(
+        *("--ephemeral", "--json", "--engine", "scripted", "--slots", "8"),
+        FASTRUN_WORKER_SCRIPTED_TOKENS_PER_S="60",
+    )
+    try:
+        yield up.wait_ready()
+    finally:
+        status = up.stop()
+    assert status == 0
+
+
+async def test_streams_wait_for_the_only_worker_to_come_back(lone, machine, eventually):
+    """Killed, it is started again, and its next process goes on with what the last one began."""
+    async with Client(lone) as client:
+        begun = await ask_all(client, bodies("scripted")[:8])
+        (worker,) = workers(machine)
+        os.kill(worker, signal.SIGKILL)
+        await asyncio.gather(*(task for _, task in begun))
+        killed = [answer for answer, _ in begun]
+        print("longest pause", round(max(answer.longest_pause_s for answer in killed), 2), "s")
+        assert [answer.outcome() for answer in killed] == ["whole"] * 8
+        again = await ask_all(client, bodies("scripted")[:8])
+        await asyncio.gather(*(task for _, task in again))
+        assert [answer.text for answer in killed] == [answer.text for answer, _ in again]
+    assert await asyncio.to_thread(eventually, lambda: lone.slots_in_use() == 0)
+
+
+async def test_streams_leave_a_frozen_worker(machine, eventually):
+    """What a worker that is frozen had goes on elsewhere; thawed, it frees its slots."""
+    up = machine.up(
+        *("--ephemeral", "--json", "--workers", "2", *STACKS["scripted"]),
+        FASTRUN_WORKER_SCRIPTED_TOKENS_PER_S="30",
+    )
+    try:
+        up.wait_ready()
+        await serving(up, 2)
+        async with Client(up) as client:
+            begun = await ask_all(client, bodies("scripted"))
+            frozen = min(workers(machine))
+            os.kill(frozen, signal.SIGSTOP)
+            try:
+                await asyncio.gather(*(task for _, task in begun))
+            finally:
+                os.kill(frozen, signal.SIGCONT)
+            answers = [answer for answer, _ in begun]
+            print("longest pause", round(max(each.longest_pause_s for each in answers), 2), "s")
+            assert [answer.outcome() for answer in answers] == ["whole"] * STREAMS
+            await serving(up, 2)
+            again = await ask_all(client, bodies("scripted"))
+            await asyncio.gather(*(task for _, task in again))
+            assert [answer.text for answer in answers] == [answer.text for answer, _ in again]
+        assert await asyncio.to_thread(eventually, lambda: up.slots_in_use() == 0)
+        assert (await asyncio.to_thread(up.fleet)).drift == 0
+        records = await Books(up).settled(60)
+        assert records.keys() == {answer.request_id for answer in client.answers}
+    finally:
+        status = up.stop()
+    assert status == 0
+
+
 @pytest.mark.parametrize("at", [0, 5])
 async def test_poison_does_not_walk_through_the_fleet(machine, eventually, at):
     """A request that kills every worker it runs on kills two, and its client gets an error."""
