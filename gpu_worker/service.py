@@ -20,11 +20,12 @@ from fastrun.v1 import worker_pb2
 from fastrun.v1.scheduler_pb2 import WorkerHello, WorkerState
 from fastrun.v1.worker_pb2 import GetInfoResponse
 from fastrun.v1.worker_pb2_grpc import add_WorkerServiceServicer_to_server
-from gpu_worker import addresses
+from gpu_worker import addresses, gpus, memory
 from gpu_worker.config import Config
 from gpu_worker.drain import LAST_WORDS_S, Drain
 from gpu_worker.engine.protocol import Engine, EngineDeadError
 from gpu_worker.generation import Model
+from gpu_worker.memory import MemoryBound
 from gpu_worker.metrics import Metrics
 from gpu_worker.registration import Registration
 from gpu_worker.renewal import Renewal
@@ -87,6 +88,7 @@ class WorkerProcess:
         admin_port = self._admin.start(*host_and_port(self._config.admin_listen))
         engine, model = await self._load()
         self._engine = engine
+        self._memory = self._memory_bound(engine)
         self._vitals = Vitals(engine, self._slots, self._metrics)
         self._registration = Registration(
             [] if self._config.standalone else self._config.scheduler_addresses,
@@ -178,7 +180,27 @@ class WorkerProcess:
                 self._vitals.check()
             except EngineDeadError as error:
                 self._die(error)
+            self._check_memory()
             await asyncio.sleep(CHECK_INTERVAL_S)
+
+    def _check_memory(self) -> None:
+        """Drain a process that has grown too large: a supervisor starts a new one."""
+        if not self._drain.begun and (over := self._memory.exceeded_by()):
+            log.warning("memory_bound_exceeded", over_mib=over >> 20)
+            self._on_drain(None)
+
+    def _memory_bound(self, engine: Engine) -> MemoryBound:
+        held = memory.resident()
+        if not self._config.recycle_mib:
+            grows = engine.name == "tensorrt-llm"
+            return MemoryBound(memory.own_bound(held, memory.available()) if grows else None)
+        limit = self._config.recycle_mib << 20
+        if held > limit:
+            raise StartError(
+                f"the worker holds {held >> 20} MiB once it has started: raise "
+                "FASTRUN_WORKER_RECYCLE_MIB"
+            )
+        return MemoryBound(limit)
 
     def _background(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.create_task(work, name=name)
@@ -206,6 +228,10 @@ class WorkerProcess:
             slots=self._slots.capacity,
             engine=engine,
             version=importlib.metadata.version("fastrun"),
+            gpus=[
+                worker_pb2.Gpu(name=gpu.name, memory_bytes=gpu.memory_bytes)
+                for gpu in (gpus.find() if engine == "tensorrt-llm" else ())
+            ],
         )
 
     def _renewal(self, tls: Tls) -> Renewal:

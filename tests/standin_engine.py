@@ -17,7 +17,7 @@ TINY = Path(__file__).parent / "models" / "tiny"
 
 
 @contextmanager
-def installed(**environ: str) -> Iterator[None]:
+def installed(**environ: str) -> Iterator[pytest.MonkeyPatch]:
     """Have the stand-in installed, in this process, until the block ends."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(STANDIN))
@@ -25,7 +25,7 @@ def installed(**environ: str) -> Iterator[None]:
         for name, value in environ.items():
             patch.setenv(name, value)
         try:
-            yield
+            yield patch
         finally:
             for name in [name for name in sys.modules if name.partition(".")[0] == "tensorrt_llm"]:
                 del sys.modules[name]

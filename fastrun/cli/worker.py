@@ -19,6 +19,7 @@ from fastrun.cli.errors import CommandError
 from fastrun.cli.group import group
 from fastrun.cli.joined import Joined, WorkerFolder, default_folder, environment
 from fastrun.cli.output import Json, moment, print_json
+from fastrun.cli.verifying import verify
 from fastrun.service.config import host_and_port
 from fastrun.service.identity import Identity, Role
 from fastrun.service.join_token import JoinToken, new_secret, secret_sha256
@@ -280,3 +281,6 @@ def _host() -> str:
 
 def _chosen(given: str | None, before: str) -> str:
     return before if given is None else given
+
+
+app.command(epilog="Example: fastrun worker verify")(verify)

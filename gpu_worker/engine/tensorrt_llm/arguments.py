@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from gpu_worker.engine.tensorrt_llm.engine import SPARE
+from gpu_worker.engine.tensorrt_llm.batch import SPARE
 from gpu_worker.engine.tensorrt_llm.guides import BACKEND
 from gpu_worker.engine.tensorrt_llm.library import Library
 

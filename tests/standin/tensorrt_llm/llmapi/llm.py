@@ -98,6 +98,13 @@ class LLM:
         return self._executor is not None and self._executor.check_health()
 
 
+LLM.generate_async.__signature__ = SIGNATURE.replace(
+    parameters=[
+        inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD),
+        *SIGNATURE.parameters.values(),
+    ]
+)
+
 if not IS_OLD:
 
     def _capacity(self):
