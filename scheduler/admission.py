@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from fastrun.v1.error_pb2 import ErrorReason
 from fastrun.v1.generation_pb2 import Usage
 from fastrun.v1.scheduler_pb2 import Acquire, LeaseClaims, Void, WorkerCommand
-from scheduler import placement
 from scheduler.answers import Answers
 from scheduler.config import Config
 from scheduler.edges import Edge, Edges
@@ -22,7 +21,9 @@ from scheduler.leader import Leadership
 from scheduler.leases import Lease, LeaseBook
 from scheduler.limits import Limits
 from scheduler.meters import Reached
+from scheduler.placement import Placement
 from scheduler.ports import Chance, Recorder
+from scheduler.prefix_index import Prompt
 from scheduler.queue import Queue
 from scheduler.refusals import Refusals
 from scheduler.usage_log import UsageLog
@@ -45,7 +46,8 @@ class Admission:
         self._fleet = fleet
         self._leader = leader
         self._new_id = chance.new_id
-        self.leases = LeaseBook()
+        self.placement = Placement(fleet, entries=config.prefix_index_entries, random=chance.random)
+        self.leases = LeaseBook(self.placement)
         self.queue = Queue()
         self.limits = Limits(chance.wall_clock)
         self.usage_log = UsageLog()
@@ -107,10 +109,18 @@ class Admission:
         else:
             self.void(lease)
 
-    def lost(self, edge: Edge, lease_id: str) -> None:
-        """Void a lease whose Attach broke after its Start was written."""
+    def lost(self, edge: Edge, lease_id: str, now: float) -> None:
+        """Void a lease whose Attach broke after its Start was written: its worker has failed it."""
         if lease := self._lease_of(edge, lease_id):
             self.void(lease, started=True)
+            self.failed(lease.instance_id, lease_id, now)
+
+    def failed(self, instance_id: str, lease_id: str, now: float) -> None:
+        """Note that a worker has failed a request by a fault of its own."""
+        worker = self._fleet.instance(instance_id)
+        if worker is not None and self._fleet.failed(worker, lease_id, now):
+            # If all of a model have failed by now, those that wait may use them all again.
+            self.fill(worker.card.model, now)
 
     def withdraw(self, edge_id: str, now: float) -> None:
         """Forget what waits for an edge whose session has ended: it asks again when it is back."""
@@ -129,6 +139,9 @@ class Admission:
             usage: of the generation; None when it never ran.
             now: monotonic seconds.
         """
+        lease = self.leases.get(lease_id)
+        if lease is not None and lease.instance_id == worker.instance_id:
+            self.placement.ran(lease, usage, now)
         lease = self.leases.free(worker.instance_id, lease_id)
         if lease is None:
             return
@@ -156,9 +169,11 @@ class Admission:
         """Let the leases of a worker that is gone hold its slots and nothing else."""
         for lease in self.leases.of_instance(instance_id):
             self._left(lease, now)
+        self._refill(instance_id, now)
 
     def end_instance(self, instance_id: str, now: float) -> int:
         """End all leases of a worker process that is no more; returns how many there were."""
+        self.placement.end_instance(instance_id)
         ended = self.leases.end_instance(instance_id)
         for lease in ended:
             self._left(lease, now)
@@ -168,9 +183,14 @@ class Admission:
 
     def fill(self, model: str, now: float) -> None:
         """Give free slots of a model to those who wait."""
-        while self._has_free_slot(model) and (turn := self._next_turn(model, now)):
+        while self._has_free_slot(model, now) and (turn := self._next_turn(model, now)):
             waiting, worker = turn
             self._grant(waiting, self.queue.take(waiting, now), worker, now)
+
+    def reopen(self, now: float) -> None:
+        """Let those who wait try workers that have failed, when their time has come."""
+        for model in self._fleet.reopened(now):
+            self.fill(model, now)
 
     def review(self, model: str, now: float) -> None:
         """Refuse what waits in vain, when a worker of a model has gone or takes nothing more.
@@ -199,12 +219,8 @@ class Admission:
     ) -> ErrorReason.ValueType | None:
         """Return why a newcomer finds neither slots for all it asks for nor a place to wait."""
         wanted = len(waiting.generations)
-        free = placement.free_slots(
-            self._fleet.of_model(waiting.model),
-            held=self.leases.held,
-            excluded=waiting.excluded,
-            wanted=wanted,
-        )
+        roster = self._fleet.roster(waiting.model)
+        free = roster.free_slots(waiting.excluded, now)
         if free >= wanted:
             return None
         return self.refusals.why_not_wait(waiting, now, admitted=free > 0 or waits_already)
@@ -255,6 +271,7 @@ class Admission:
             asked_at=now,
             key_id=acquire.key_id,
             choices=acquire.choices,
+            prompt=Prompt.of(acquire),
             tokens=max(1, acquire.token_estimate // max(1, len(set(acquire.generations)))),
             resume=acquire.resume,
             begun=begun,
@@ -266,18 +283,10 @@ class Admission:
         return frozenset(worker.worker_id if worker else each for each, worker in instances.items())
 
     def _choose(self, waiting: Waiting, now: float) -> Worker | None:
-        return placement.choose(
-            self._fleet.of_model(waiting.model),
-            held=self.leases.held,
-            excluded=waiting.excluded,
-            now=now,
-        )
+        return self.placement.choose(waiting.model, waiting.prompt, waiting.excluded, now)
 
-    def _has_free_slot(self, model: str) -> bool:
-        return any(
-            worker.takes_requests and self.leases.held(worker.instance_id) < worker.slots
-            for worker in self._fleet.of_model(model)
-        )
+    def _has_free_slot(self, model: str, now: float) -> bool:
+        return self._fleet.roster(model).has_free_slot(now)
 
     def _grant(self, waiting: Waiting, generation: int, worker: Worker, now: float) -> None:
         claims = LeaseClaims(
@@ -291,8 +300,8 @@ class Admission:
             key_id=waiting.key_id,
             choices=waiting.choices,
         )
+        self.placement.granted(worker, claims.lease_id, waiting.prompt, now)
         self.leases.grant(claims, slots=worker.slots, now=now)
-        worker.granted_at = now
         self._answers.granted(waiting, claims, worker, now)
 
     def _reject(

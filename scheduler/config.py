@@ -35,6 +35,14 @@ class Config(TlsSettings, frozen=True, kw_only=True):
     forget_after_s: Seconds = 3600.0
     """Gone for so long a worker is shown no more; if it returns, its Hello rebuilds its books."""
 
+    prefix_index_entries: Annotated[int, msgspec.Meta(ge=0)] = 200_000
+    """How many blocks of prompts are kept in mind, each at one worker that has it cached: some
+    300 bytes each. Requests go where their beginning is."""
+    breaker_failures: Annotated[int, msgspec.Meta(ge=1)] = 5
+    """After so many failed requests in a row a worker is passed over while others take requests."""
+    breaker_open_s: Seconds = 10.0
+    """For so long; then one request tries it."""
+
     @property
     def peer_addresses(self) -> Sequence[str]:
         """See TlsSettings."""

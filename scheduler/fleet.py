@@ -1,12 +1,17 @@
 """Which workers are there, what each one says of itself, and when it is suspect or gone."""
 
+import itertools
 from collections import OrderedDict
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from fastrun.v1.scheduler_pb2 import Heartbeat, WorkerHello, WorkerState
 from fastrun.v1.worker_pb2 import ModelCard
+from scheduler.breaker import Breaker, BreakerPolicy
+from scheduler.leases import Lease
+from scheduler.load import Load
 from scheduler.ports import WorkerLink
+from scheduler.roster import Roster
+from scheduler.weights import Weights
 
 FENCED_REMEMBERED = 10_000
 
@@ -33,7 +38,14 @@ class Worker:
     gone: bool = False
     draining: bool = False
     """It finishes what it runs and takes nothing new."""
-    granted_at: float = 0.0
+    confirmed: bool = False
+    """It has said Hello in this term; before, it is granted nothing, and may yet be."""
+    turn: int = 0
+    """Counts up over all workers: equals take turns, by who was granted longest ago."""
+    held: int = 0
+    """How many of its slots are held."""
+    load: Load = field(default_factory=Load)
+    breaker: Breaker = field(default_factory=lambda: Breaker(BreakerPolicy()))
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
     listed: frozenset[str] = frozenset()
     """Ids of the leases that it last said it runs."""
@@ -44,26 +56,49 @@ class Worker:
         return not (self.gone or self.draining)
 
     def state(self, now: float) -> str:
-        """Return `serving`, `draining`, `suspect` or `gone`."""
+        """Return `joining`, `serving`, `draining`, `failing`, `suspect` or `gone`."""
         if self.gone:
             return "gone"
         if self.suspect_at <= now:
             return "suspect"
-        return "serving" if self.takes_requests else "draining"
+        if self.draining:
+            return "draining"
+        if not self.confirmed:
+            return "joining"
+        return "failing" if self.breaker.opens_until is not None else "serving"
 
 
 class Fleet:
     """All workers, one process each, and all models that were ever served."""
 
     def __init__(
-        self, *, suspect_after_s: float, gone_after_s: float, forget_after_s: float
+        self,
+        *,
+        suspect_after_s: float,
+        gone_after_s: float,
+        forget_after_s: float,
+        breaker: BreakerPolicy | None = None,
+        weights: Weights | None = None,
     ) -> None:
+        """Begin without workers.
+
+        Args:
+            suspect_after_s: without a heartbeat for so long a worker is chosen last.
+            gone_after_s: with its session ended for so long it takes no requests.
+            forget_after_s: gone for so long it is forgotten.
+            breaker: when a worker that fails is passed over.
+            weights: what orders the workers of a model.
+        """
         self._suspect_after_s = suspect_after_s
         self._gone_after_s = gone_after_s
         self._forget_after_s = forget_after_s
+        self._breaker = breaker or BreakerPolicy()
+        self.weights = weights or Weights()
+        self._turns = itertools.count(1)
         self._workers: dict[str, Worker] = {}
         self._by_instance: dict[str, Worker] = {}
-        self._by_model: dict[str, dict[str, Worker]] = {}
+        self._rosters: dict[str, Roster] = {}
+        self._empty = Roster(self.load_of)
         # In the order in which they left.
         self._away: dict[str, Worker] = {}
         self._gone: dict[str, Worker] = {}
@@ -74,9 +109,20 @@ class Fleet:
         """Return all workers, also those that are gone."""
         return list(self._workers.values())
 
-    def of_model(self, model: str) -> Iterable[Worker]:
-        """Return the workers of a model, also those that are gone."""
-        return self._by_model.get(model, {}).values()
+    def roster(self, model: str) -> Roster:
+        """Return the workers of a model that take requests; not to be changed."""
+        return self._rosters.get(model, self._empty)
+
+    def load_of(self, worker: Worker) -> float:
+        """Return what a worker has to do, in tokens, when something last changed about it."""
+        weights, load = self.weights, worker.load
+        tokens = weights.backlog * load.settled_backlog + weights.context * load.context_tokens
+        if worker.slots:
+            tokens += weights.occupancy * worker.held / worker.slots
+        scarce = load.kv_share + weights.kv_free_enough - 1
+        if scarce > 0:
+            tokens += weights.kv_pressure * scarce / weights.kv_free_enough
+        return tokens
 
     def instance(self, instance_id: str) -> Worker | None:
         """Return a worker process, unless a newer one has replaced it."""
@@ -84,11 +130,11 @@ class Fleet:
 
     def slots(self, model: str) -> int:
         """Return how many slots the workers of a model have that take requests."""
-        return sum(worker.slots for worker in self.of_model(model) if worker.takes_requests)
+        return self.roster(model).slots
 
     def ready(self, model: str) -> bool:
         """Tell whether a worker of this model takes requests."""
-        return any(worker.takes_requests for worker in self.of_model(model))
+        return self.roster(model).ready()
 
     def join(
         self, hello: WorkerHello, link: WorkerLink, now: float
@@ -118,20 +164,34 @@ class Fleet:
             slots=hello.slots,
             link=link,
             suspect_at=now + self._suspect_after_s,
+            turn=next(self._turns),
+            breaker=Breaker(self._breaker),
         )
         if former is not None:
             self._remove(former)
             if former.instance_id == worker.instance_id:
                 worker.heartbeat = former.heartbeat
                 worker.draining = former.draining
-                worker.granted_at = former.granted_at
+                worker.turn, worker.held = former.turn, former.held
+                worker.load, worker.breaker = former.load, former.breaker
             else:
                 self._fence(former.instance_id)
         self._workers[worker.worker_id] = worker
         self._by_instance[worker.instance_id] = worker
-        self._by_model.setdefault(worker.card.model, {})[worker.worker_id] = worker
+        self._count(worker, now)
         self.cards[worker.card.model] = worker.card
         return worker, former
+
+    def begin_term(self) -> None:
+        """A new term has begun, or ours has ended: each worker is to say Hello in it."""
+        for worker in self._workers.values():
+            worker.confirmed = False
+            self._count(worker, 0.0)
+
+    def confirm(self, worker: Worker, now: float) -> None:
+        """Note that a worker has said Hello in this term."""
+        worker.confirmed = True
+        self._count(worker, now)
 
     def beat(self, worker: Worker, heartbeat: Heartbeat, now: float) -> None:
         """Note a heartbeat."""
@@ -139,6 +199,8 @@ class Fleet:
         worker.draining = heartbeat.state == WorkerState.WORKER_STATE_DRAINING
         worker.listed = frozenset(heartbeat.running_lease_ids)
         worker.suspect_at = now + self._suspect_after_s
+        worker.load.heard(heartbeat, now)
+        self._count(worker, now)
 
     def leave(self, worker: Worker, now: float) -> None:
         """Note that the session of a worker has ended; until it is gone it is a suspect."""
@@ -146,11 +208,59 @@ class Fleet:
         worker.left_at = now
         worker.suspect_at = now
         self._away[worker.worker_id] = worker
+        self._count(worker, now)
+
+    # What its leases do to a worker
+
+    def forget_leases(self) -> None:
+        """Begin with empty books: what is held is told anew."""
+        for worker in self._workers.values():
+            worker.held = 0
+            worker.load = Load()
+            self._rosters[worker.card.model].recount(worker)
+
+    def lease_held(self, lease: Lease) -> None:
+        """One more slot of a worker is held; it is behind its equals now."""
+        if worker := self._by_instance.get(lease.instance_id):
+            worker.held += 1
+            worker.turn = next(self._turns)
+            self._rosters[worker.card.model].recount(worker)
+
+    def lease_ended(self, lease: Lease) -> None:
+        """One slot of a worker less is held."""
+        if worker := self._by_instance.get(lease.instance_id):
+            worker.held -= 1
+            worker.load.ended(lease.lease_id)
+            worker.breaker.ended(lease.lease_id)
+            self._rosters[worker.card.model].recount(worker)
+
+    def tried(self, worker: Worker, lease_id: str, now: float) -> None:
+        """Note that a request goes to a worker: to one that has failed, it is the only one."""
+        if worker.breaker.opens_until is not None:
+            worker.breaker.granted(lease_id)
+            self._count(worker, now)
+
+    def succeeded(self, lease: Lease, now: float) -> None:
+        """Note that the worker of a lease has answered its request."""
+        if worker := self._by_instance.get(lease.instance_id):
+            closed = worker.breaker.opens_until is None
+            worker.breaker.succeeded(lease.lease_id)
+            if not closed:
+                self._count(worker, now)
+
+    def failed(self, worker: Worker, lease_id: str, now: float) -> bool:
+        """Note that a worker has failed a request; returns whether its breaker has opened."""
+        closed = worker.breaker.opens_until is None
+        worker.breaker.failed(lease_id, now)
+        self._count(worker, now)
+        return closed and worker.breaker.opens_until is not None
 
     def next_due(self) -> float | None:
-        """Return when the next worker will be gone or forgotten."""
+        """Return when the next worker will be gone or forgotten, or may be tried again."""
         times = [worker.left_at + self._gone_after_s for worker in _first(self._away)]
         times += [worker.left_at + self._forget_after_s for worker in _first(self._gone)]
+        dues = (roster.next_due() for roster in self._rosters.values())
+        times += [due for due in dues if due is not None]
         return min(times, default=None)
 
     def expire(self, now: float) -> tuple[list[Worker], list[Worker]]:
@@ -163,18 +273,27 @@ class Fleet:
         for worker in gone:
             worker.gone = True
             self._gone[worker.worker_id] = worker
+            self._count(worker, now)
         forgotten = _due(self._gone, self._forget_after_s, now)
         for worker in forgotten:
             self._remove(worker)
         return gone, forgotten
 
+    def reopened(self, now: float) -> list[str]:
+        """Return the models of failing workers that may be tried since the last call."""
+        return [model for model, roster in self._rosters.items() if roster.reopen(now)]
+
+    def _count(self, worker: Worker, now: float) -> None:
+        model = worker.card.model
+        roster = self._rosters.get(model)
+        if roster is None:
+            roster = self._rosters[model] = Roster(self.load_of)
+        roster.update(worker, now)
+
     def _remove(self, worker: Worker) -> None:
         del self._workers[worker.worker_id]
         del self._by_instance[worker.instance_id]
-        model = self._by_model[worker.card.model]
-        del model[worker.worker_id]
-        if not model:
-            del self._by_model[worker.card.model]
+        self._rosters[worker.card.model].remove(worker)
         self._away.pop(worker.worker_id, None)
         self._gone.pop(worker.worker_id, None)
 

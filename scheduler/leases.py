@@ -15,7 +15,7 @@ import enum
 from collections import OrderedDict
 from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from fastrun.v1.scheduler_pb2 import LeaseClaims
 
@@ -76,10 +76,21 @@ class _Index(Generic[KeyT]):
             del self._groups[key]
 
 
+class Watcher(Protocol):
+    """Wants to know of each slot that is held or free again."""
+
+    def lease_held(self, lease: Lease) -> None:
+        """A slot is held."""
+
+    def lease_ended(self, lease: Lease) -> None:
+        """A slot is free again."""
+
+
 class LeaseBook:
     """All leases held, counted exactly."""
 
-    def __init__(self) -> None:
+    def __init__(self, watcher: Watcher | None = None) -> None:
+        self._watcher = watcher
         self._leases: dict[str, Lease] = {}
         self._by_instance: _Index[str] = _Index()
         self._by_edge: _Index[str] = _Index()
@@ -213,6 +224,8 @@ class LeaseBook:
         self._by_edge.add(lease.edge_id, lease)
         self._by_request.add(lease.request_id, lease)
         self._by_generation.add(_generation(lease), lease)
+        if self._watcher is not None:
+            self._watcher.lease_held(lease)
         return lease
 
     def _remove(self, lease: Lease) -> None:
@@ -221,6 +234,8 @@ class LeaseBook:
         self._by_edge.remove(lease.edge_id, lease)
         self._by_request.remove(lease.request_id, lease)
         self._by_generation.remove(_generation(lease), lease)
+        if self._watcher is not None:
+            self._watcher.lease_ended(lease)
 
 
 def _generation(lease: Lease) -> tuple[str, str, int]:

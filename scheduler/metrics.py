@@ -10,7 +10,7 @@ from fastrun.v1.scheduler_pb2 import WatchFleetResponse
 
 _DECISION_S = (10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 50e-3)
 _WAIT_S = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-_STATES = ("serving", "draining", "suspect", "gone")
+_STATES = ("serving", "draining", "failing", "suspect", "gone")
 
 
 class Metrics:

@@ -1,73 +1,169 @@
-"""Which worker gets a request: of those that can take it, the least loaded."""
+"""Which worker gets a request: the one where it costs the fewest tokens of work to begin.
 
-from collections.abc import Callable, Iterable
+A cost is what is left of the prompt after what the worker has cached, and what is before it there:
+prompts that wait to be processed, contexts that run, memory that runs out. Compared are the
+workers that hold a beginning of the prompt, the least loaded ones and a few at random, so that a
+decision costs the same in any fleet. A suspect worker is taken only when no other one has a slot.
+
+To drive it without a scheduler, as simulations do: a Fleet with its Weights, a LeaseBook that tells
+this Placement of its leases, then for each request
+
+    worker = placement.choose(model, prompt, excluded, now)
+    placement.granted(worker, lease_id, prompt, now)
+    leases.grant(claims, slots=worker.slots, now=now)
+
+and at its end `placement.ran(lease, usage, now)` before `leases.free(...)`; heartbeats go to
+`fleet.beat()`. An Admission does all of that itself. Nothing here keeps time or makes chance.
+"""
+
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 
-from scheduler.fleet import Worker
+from fastrun.v1.generation_pb2 import Usage
+from scheduler.fleet import Fleet, Worker
+from scheduler.leases import Lease, LeaseState
+from scheduler.load import Work
+from scheduler.prefix_index import PrefixIndex, Promise, Prompt
+from scheduler.roster import Roster, Tier
+
+KV_BLOCK_TOKENS = 32
+"""What engines keep in one block of memory, mostly; a cache that proves smaller is found out."""
 
 
-def choose(
-    workers: Iterable[Worker],
-    *,
-    held: Callable[[str], int],
-    excluded: AbstractSet[str],
-    now: float,
-) -> Worker | None:
-    """Choose a worker with a free slot.
+class Placement:
+    """Chooses workers and keeps in mind what they got; times are monotonic seconds."""
 
-    A suspect worker is taken only when no other one has a slot. Among equally loaded ones it is
-    the turn of the one whose last grant is longest ago.
+    def __init__(self, fleet: Fleet, *, entries: int, random: Callable[[], float]) -> None:
+        """Begin with nothing in mind.
 
-    Args:
-        workers: those that serve the model.
-        held: how many slots of an instance are held.
-        excluded: ids of workers that must not be chosen.
-        now: monotonic seconds.
+        Args:
+            fleet: who is there; its weights say what counts.
+            entries: how many blocks of prompts are kept in mind, each at one worker.
+            random: uniform in [0, 1).
+        """
+        self._fleet = fleet
+        self._weights = fleet.weights
+        self._random = random
+        self.index = PrefixIndex(entries=entries)
+        self._promises: dict[str, Promise] = {}
+        fleet.forget_leases()
 
-    Returns:
-        None if no worker can take it now.
-    """
-    best: Worker | None = None
-    best_rank: tuple[bool, float, float] | None = None
-    for worker in workers:
-        if not worker.takes_requests or worker.worker_id in excluded:
-            continue
-        in_use = held(worker.instance_id)
-        if in_use >= worker.slots:
-            continue
-        rank = (worker.suspect_at <= now, in_use / worker.slots, worker.granted_at)
-        if best_rank is None or rank < best_rank:
-            best, best_rank = worker, rank
-    return best
+    def choose(
+        self, model: str, prompt: Prompt, excluded: AbstractSet[str], now: float
+    ) -> Worker | None:
+        """Choose a worker with a free slot.
+
+        Args:
+            model: that it has to serve.
+            prompt: what is known of it.
+            excluded: ids of workers that must not be chosen.
+            now: monotonic seconds.
+
+        Returns:
+            None if no worker can take it now.
+        """
+        roster = self._fleet.roster(model)
+        for tier in roster.tiers(excluded, now):
+            workers = self._compared(roster, tier, model, prompt, excluded)
+            if len(workers) == 1:
+                return workers[0]
+            if workers:
+                return self._best(workers, prompt, now)
+        return None
+
+    def cost(self, worker: Worker, prompt: Prompt, now: float) -> float:
+        """Return what a request would cost at a worker, in tokens."""
+        weights, load = self._weights, worker.load
+        cached = prompt.tokens_of(self.index.depth(worker.instance_id, prompt))
+        drained = load.settled_backlog - load.backlog(now)
+        standing = self._fleet.load_of(worker) - weights.backlog * drained
+        return standing + weights.prefill * (prompt.tokens - cached)
+
+    # What becomes of requests
+
+    def granted(self, worker: Worker, lease_id: str, prompt: Prompt, now: float) -> None:
+        """Keep in mind what a worker is about to get; its lease is held next."""
+        if blocks := worker.heartbeat.kv_blocks_total:
+            self.index.bound(worker.instance_id, worker.card.model, blocks * KV_BLOCK_TOKENS)
+        promise = self.index.place(worker.instance_id, worker.card.model, prompt)
+        cached = 0
+        if promise is not None:
+            cached = prompt.tokens_of(promise.blocks)
+            self._promises[lease_id] = promise
+        worker.load.granted(lease_id, Work(prompt.tokens - cached, prompt.tokens), now)
+        self._fleet.tried(worker, lease_id, now)
+
+    def ran(self, lease: Lease, usage: Usage | None, now: float) -> None:
+        """Learn from how a request ended, before its lease does.
+
+        Args:
+            lease: still held.
+            usage: of it; None if it never ran.
+            now: monotonic seconds.
+        """
+        if usage is None or not (usage.completion_tokens and usage.prompt_tokens):
+            return
+        if promise := self._promises.pop(lease.lease_id, None):
+            self.index.settle(promise, usage.cached_tokens / usage.prompt_tokens)
+        # A lease in doubt may have been lost: its worker has not shown that it can serve.
+        if lease.state is not LeaseState.VOIDING:
+            self._fleet.succeeded(lease, now)
+
+    def lease_held(self, lease: Lease) -> None:
+        """One more slot is held; see LeaseBook."""
+        self._fleet.lease_held(lease)
+
+    def lease_ended(self, lease: Lease) -> None:
+        """One slot less is held; see LeaseBook."""
+        if promise := self._promises.pop(lease.lease_id, None):
+            self.index.settle(promise, None)
+        self._fleet.lease_ended(lease)
+
+    def end_instance(self, instance_id: str) -> None:
+        """Forget what a worker process had cached that is no more."""
+        self.index.end_instance(instance_id)
+
+    # How it is chosen
+
+    def _compared(
+        self,
+        roster: Roster,
+        tier: Tier,
+        model: str,
+        prompt: Prompt,
+        excluded: AbstractSet[str],
+    ) -> list[Worker]:
+        weights = self._weights
+        found: dict[str, Worker] = {}
+        for worker in roster.least_loaded(tier):
+            if worker.worker_id not in excluded:
+                found[worker.worker_id] = worker
+                if len(found) == weights.least_loaded:
+                    break
+        if len(found) < weights.least_loaded:
+            return list(found.values())
+        others: list[Worker | None] = [
+            roster.any_of(tier, self._random()) for _ in range(weights.at_random)
+        ]
+        if prompt.hashes:
+            holders = self.index.holders(model, prompt, most=weights.holders, random=self._random())
+            others += [roster.with_slot(instance_id, tier) for instance_id in holders]
+        for other in others:
+            if other is not None and other.worker_id not in excluded:
+                found[other.worker_id] = other
+        return list(found.values())
+
+    def _best(self, workers: list[Worker], prompt: Prompt, now: float) -> Worker:
+        """Return the cheapest, of equals one of two taken at random: the less loaded."""
+        costs = [self.cost(worker, prompt, now) for worker in workers]
+        limit = min(costs) + self._weights.tie_tokens
+        equals = [worker for worker, cost in zip(workers, costs, strict=True) if cost <= limit]
+        if len(equals) == 1:
+            return equals[0]
+        first = int(self._random() * len(equals))
+        second = (first + 1 + int(self._random() * (len(equals) - 1))) % len(equals)
+        return min(equals[first], equals[second], key=_share_held)
 
 
-def free_slots(
-    workers: Iterable[Worker],
-    *,
-    held: Callable[[str], int],
-    excluded: AbstractSet[str],
-    wanted: int,
-) -> int:
-    """Count the slots that choose() could give now, one after the other.
-
-    Args:
-        workers: those that serve the model.
-        held: how many slots of an instance are held.
-        excluded: ids of workers that must not be chosen.
-        wanted: no more than these are counted.
-    """
-    free = 0
-    for worker in workers:
-        if worker.takes_requests and worker.worker_id not in excluded:
-            free += max(worker.slots - held(worker.instance_id), 0)
-            if free >= wanted:
-                return wanted
-    return free
-
-
-def possible(workers: Iterable[Worker], excluded: AbstractSet[str]) -> bool:
-    """Tell whether any worker can take a request, now or once it has a free slot."""
-    return any(
-        worker.takes_requests and worker.worker_id not in excluded and worker.slots
-        for worker in workers
-    )
+def _share_held(worker: Worker) -> tuple[float, int]:
+    return (worker.held / worker.slots, worker.turn)

@@ -4,7 +4,6 @@ from collections import deque
 from collections.abc import Callable
 
 from fastrun.v1.error_pb2 import ErrorDetail, ErrorReason
-from scheduler import placement
 from scheduler.fleet import Fleet
 from scheduler.queue import Queue
 from scheduler.waiting import Waiting
@@ -136,7 +135,7 @@ class Refusals:
         return ErrorDetail(reason=reason, message=_AT_CAPACITY, retry_after_ms=after)
 
     def _possible(self, waiting: Waiting) -> bool:
-        return placement.possible(self._fleet.of_model(waiting.model), waiting.excluded)
+        return self._fleet.roster(waiting.model).possible(waiting.excluded)
 
     def _retry_after_ms(self, wait_s: float) -> int:
         """Spread a wait upwards, so that those refused together do not come back together."""

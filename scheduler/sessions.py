@@ -28,6 +28,7 @@ from fastrun.v1.scheduler_pb2 import (
     WorkerReport,
 )
 from scheduler.admission import Admission
+from scheduler.breaker import BreakerPolicy
 from scheduler.config import Config
 from scheduler.edges import Edge, Edges
 from scheduler.fleet import Fleet, Worker
@@ -52,6 +53,7 @@ class Sessions:
             suspect_after_s=config.suspect_after_s,
             gone_after_s=config.gone_after_s,
             forget_after_s=config.forget_after_s,
+            breaker=BreakerPolicy(failures=config.breaker_failures, open_s=config.breaker_open_s),
         )
         self.edges = Edges(gone_after_s=config.gone_after_s)
         self.leader = Leadership(chance.new_key)
@@ -92,7 +94,10 @@ class Sessions:
             case "cancel":
                 self.admission.cancel(edge, message.cancel.request_id, now)
             case "lease_lost":
-                self.admission.lost(edge, message.lease_lost.lease_id)
+                self.admission.lost(edge, message.lease_lost.lease_id, now)
+            case "worker_failed":
+                failed = message.worker_failed
+                self.admission.failed(failed.instance_id, failed.lease_id, now)
 
     def edge_left(self, link: EdgeLink, now: float) -> None:
         """Note that a session has ended; if a newer one has replaced it, that one stays."""
@@ -190,6 +195,7 @@ class Sessions:
                 "the first item must be a Hello with worker_id, instance_id, address and model"
             )
         worker, former = self.fleet.join(hello, link, now)
+        self.fleet.confirm(worker, now)
         if former is not None and former.link is not None:
             self._replace(former.link, self._worker_links)
         self._hear(hello.instance_id, hello.term)
@@ -300,6 +306,7 @@ class Sessions:
             log.warning("worker_gone", worker_id=worker.worker_id)
             self.admission.worker_gone(worker.instance_id, now)
             self.admission.review(worker.card.model, now)
+        self.admission.reopen(now)
         self.admission.expire(now)
 
     def close(self) -> None:

@@ -3,6 +3,8 @@
 from collections import deque
 from dataclasses import dataclass
 
+from scheduler.prefix_index import NO_PROMPT, Prompt
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Waiting:
@@ -28,6 +30,8 @@ class Waiting:
     key_id: str = ""
     choices: int = 0
     """So many generations in a row have the same prompt."""
+    prompt: Prompt = NO_PROMPT
+    """What each generation begins with, as far as is known."""
     tokens: int = 1
     """What one generation may use, estimated, and at least 1: what its slot costs its account."""
     resume: bool = False

@@ -8,6 +8,7 @@ import itertools
 from collections import Counter, deque
 from types import SimpleNamespace
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -16,6 +17,7 @@ from fastrun.service import leases
 from fastrun.v1.scheduler_pb2 import EdgeMessage, WorkerReport
 from scheduler.config import Config
 from scheduler.fleet import FencedError
+from scheduler.placement import Placement
 from scheduler.ports import Chance
 from scheduler.sessions import Sessions
 from scheduler.view import drift
@@ -32,6 +34,27 @@ TROUBLE = [
     "restart_scheduler",
     "wait",
 ]
+
+
+class CheckedPlacement(Placement):
+    """The scheduler's, and it may choose no worker that can take nothing."""
+
+    def choose(self, model, prompt, excluded, now):
+        worker = super().choose(model, prompt, excluded, now)
+        if worker is not None:
+            assert worker.card.model == model
+            assert worker.confirmed, "a worker was chosen whose leases are not known"
+            assert worker.takes_requests
+            assert worker.worker_id not in excluded
+            assert worker.held < worker.slots
+        return worker
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _checked():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("scheduler.admission.Placement", CheckedPlacement)
+        yield
 
 
 class Wire:
@@ -385,7 +408,9 @@ class World(RuleBasedStateMachine):
 
     def heartbeat(self, data):
         worker = data.draw(st.sampled_from(self.workers))
-        worker.say(heartbeat={"running_lease_ids": list(worker.running)})
+        states = ["WORKER_STATE_SERVING", "WORKER_STATE_SERVING", "WORKER_STATE_DRAINING"]
+        running, state = list(worker.running), data.draw(st.sampled_from(states))
+        worker.say(heartbeat={"running_lease_ids": running, "state": state})
 
     def finish(self, data):
         running = [(w, lease_id) for w in self.workers for lease_id in w.running]
@@ -514,6 +539,7 @@ class World(RuleBasedStateMachine):
             assert len(worker.running) <= worker.slots
             assert worker.raced or book.held(worker.instance_id) <= worker.slots
             known = self.sessions.fleet.instance(worker.instance_id)
+            assert known is None or known.held == book.held(worker.instance_id)
             if known is not None and known.link is worker.wire is not None and not worker.raced:
                 unbooked = [each for each in worker.running if book.get(each) is None]
                 assert not unbooked, "a running lease is not booked"
@@ -522,8 +548,9 @@ class World(RuleBasedStateMachine):
     def nobody_waits_beside_a_free_slot(self):
         admission = self.sessions.admission
         for waiting in admission.queue.line(MODEL):
-            for worker in self.sessions.fleet.of_model(MODEL):
-                barred = worker.gone or worker.worker_id in waiting.excluded
+            for worker in self.sessions.fleet.workers():
+                out = worker.worker_id in waiting.excluded or not worker.takes_requests
+                barred = out or worker.breaker.opens_until is not None
                 assert barred or admission.leases.held(worker.instance_id) >= worker.slots
 
     @invariant()

@@ -15,7 +15,9 @@ def join(fleet, instance_id="i1", *, worker_id="w1", slots=2, model="m", now=0.0
     hello = WorkerHello(
         worker_id=worker_id, instance_id=instance_id, slots=slots, model={"model": model}
     )
-    return fleet.join(hello, object(), now)
+    worker, former = fleet.join(hello, object(), now)
+    fleet.confirm(worker, now)
+    return worker, former
 
 
 def test_silence_makes_a_suspect(fleet):
