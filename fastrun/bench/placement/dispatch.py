@@ -86,8 +86,8 @@ class FifoDispatcher:
         return decided
 
     def arrive(self, request: Request, now: float) -> None:
-        """See Dispatcher."""
-        if not self._queue and (free := self._free()):
+        """See Dispatcher; while anybody waits no slot is free."""
+        if free := self._free():
             self._place(request, free)
         elif len(self._queue) < self._bound:
             self._queue.append((now + self._timeout_s, request))

@@ -62,6 +62,17 @@ def test_pinned():
     assert cache.match((1, 2)) == 2
 
 
+def test_no_room_beside_what_is_reused():
+    """Room that a request's own cached blocks take is no room for the rest of it."""
+    cache = PrefixCache(4)
+    take(cache, (1, 2))
+    cache.release((1, 2), 2)
+    take(cache, (7,), total=1)
+
+    assert not cache.reserve((1, 2), 2, 4)
+    assert cache.reserve((1, 2), 2, 3)
+
+
 def test_same_prompt_twice():
     """Two requests that computed the same at once hold it once."""
     cache = PrefixCache(10)

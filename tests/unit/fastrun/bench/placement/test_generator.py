@@ -41,4 +41,5 @@ def test_sharing():
         total += len(request.blocks)
         seen.update(request.blocks)
 
+    assert len({request.blocks[0] for request in requests}) <= 3 * SHAPE.prompts_per_account
     assert 0.5 < known / total < 0.95

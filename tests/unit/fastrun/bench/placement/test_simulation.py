@@ -101,4 +101,6 @@ def test_reports():
     ]
     assert {300} == {each.requests for each in reports}
     assert reports[0].hit_rate > reports[1].hit_rate
+    assert reports[1].ttft_p50_s < reports[3].ttft_p50_s
+    assert pytest.approx(reports[0].rate / 5) == reports[2].rate / 9
     assert all(0 < each.fairness <= 1 for each in reports)

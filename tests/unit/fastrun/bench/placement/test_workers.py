@@ -41,14 +41,14 @@ def test_two(ask):
     worker = SimulatedWorker(MACHINE)
     worker.start(ask(0, prompt=500, output=101), 0.0)
     worker.advance()  # 0.511: the first token; from then on steps of 11 ms
-    worker.start(ask(1, prompt=600, output=3, topic=1), 0.520)
+    worker.start(ask(1, prompt=600, output=3, topic=1), 0.530)
     first, ends = run(worker)
 
-    began = 0.511 + 0.011
+    began = 0.511 + 2 * 0.011
     assert pytest.approx(began + 2 * 0.012 + 0.6) == first[1]
     assert pytest.approx(first[1] + 2 * 0.012) == ends[1]
-    # One token at first, one in the step before, two with the prompt, two beside the other answer.
-    assert pytest.approx(ends[1] + 95 * 0.011) == ends[0]
+    # One token at first, two before the prompt, two with it, and two beside the other answer.
+    assert pytest.approx(ends[1] + 94 * 0.011) == ends[0]
 
 
 def test_turns(ask):
