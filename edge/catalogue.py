@@ -16,6 +16,10 @@ class Catalogue:
         self._states = {state.card.model: state for state in models.models}
         self._complete = models.complete
 
+    def doubt(self) -> None:
+        """No scheduler leads: what is not known may be known to the next one."""
+        self._complete = False
+
     def card(self, model: str) -> ModelCard | None:
         """What is known of a model, whether it can serve now or not."""
         state = self._states.get(model)
@@ -26,5 +30,5 @@ class Catalogue:
         return [state.card for _, state in sorted(self._states.items()) if state.ready]
 
     def surely_lacks(self, model: str) -> bool:
-        """Whether no worker ever served it; False while the scheduler may yet learn of it."""
+        """Whether no worker ever served it; False while a scheduler may yet learn of it."""
         return self._complete and model not in self._states

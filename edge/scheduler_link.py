@@ -2,6 +2,8 @@
 
 There is one session with every configured scheduler, and only the one with the highest term seen
 is obeyed. When the leader goes, what waits is asked again of the next one, with the time waited.
+Each term begins with a Hello to every scheduler: it tells the one that leads what is held here, and
+another one that believed to lead that it does not.
 """
 
 import asyncio
@@ -153,16 +155,26 @@ class SchedulerLink:
             self.catalogue.replace(reply.models)
 
     def _on_welcome(self, session: SchedulerSession, term: int) -> None:
+        led = session is self._leader()
         session.term = term
-        if term < self._term:
+        if term < max(self._term, 1):
+            if led:
+                self._without_leader()
             return
-        self._term = term
+        if term > self._term:
+            self._term = term
+            for each in self._sessions:
+                each.put(self._hello())
         log.info("scheduler_leads", address=session.address, term=term)
         self._ask_again()
 
-    def _on_end(self, _session: SchedulerSession) -> None:
-        if not self.connected:
-            self._ask_again()
+    def _on_end(self, term: int) -> None:
+        if term == self._term and not self.connected:
+            self._without_leader()
+
+    def _without_leader(self) -> None:
+        self.catalogue.doubt()
+        self._ask_again()
 
     def _on_granted(self, session: SchedulerSession, granted: Granted) -> None:
         grant = Grant(
@@ -199,7 +211,7 @@ class SchedulerLink:
 
     def _leader(self) -> SchedulerSession | None:
         for session in self._sessions:
-            if session.term is not None and session.term == self._term:
+            if session.term and session.term == self._term:
                 return session
         return None
 

@@ -28,7 +28,7 @@ class SchedulerSession:
         *,
         hello: Callable[[], EdgeMessage],
         on_reply: Callable[[SchedulerSession, EdgeReply], None],
-        on_end: Callable[[SchedulerSession], None],
+        on_end: Callable[[int], None],
     ) -> None:
         """Prepare; keep() connects.
 
@@ -37,11 +37,11 @@ class SchedulerSession:
             tls: each session begins with the certificate that is current then.
             hello: makes the first item.
             on_reply: called for each item that comes; must not block.
-            on_end: called when a session that had a welcome has ended.
+            on_end: called when a session that had a welcome has ended, with the term it had.
         """
         self.address = address
         self.term: int | None = None
-        """As last told by the scheduler; None while it has said no welcome."""
+        """As last told by the scheduler; 0: it stands by; None: it has said no welcome."""
         self._hello = hello
         self._on_reply = on_reply
         self._on_end = on_end
@@ -50,9 +50,9 @@ class SchedulerSession:
         self._stream: DuplexStream | None = None
 
     def put(self, message: EdgeMessage) -> None:
-        """Send soon, after all that was put before."""
-        self._outbox.put(message)
+        """Send soon, after all that was put before; without a session the next Hello tells all."""
         if self._stream is not None:
+            self._outbox.put(message)
             self._stream.wake()
 
     async def keep(self) -> None:
@@ -67,9 +67,9 @@ class SchedulerSession:
             attempt = 1 if self.term is not None else attempt + 1
             if attempt == 1:
                 log.warning("scheduler_session_ended", address=self.address, reason=reason)
-            if self.term is not None:
+            if (term := self.term) is not None:
                 self.term = None
-                self._on_end(self)
+                self._on_end(term)
             await asyncio.sleep(backoff_s(attempt))
 
     async def _run(self) -> str:

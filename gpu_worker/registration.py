@@ -2,6 +2,9 @@
 
 No SlotFreed is lost: one that a broken session swallowed is sent again after the next Hello, and a
 lease that this Hello does not list is voided by the scheduler, which is answered by SlotFreed.
+
+Once a scheduler says a higher term than any before, all are told Hello again: what it lists then is
+all that runs for the one that leads, and another one that believed to lead learns that it does not.
 """
 
 from __future__ import annotations  # grpc's classes are generic in their stubs only
@@ -61,12 +64,16 @@ class Registration:
             tls: for the sessions; each begins with the certificate that is current then.
         """
         self._heartbeat = heartbeat
+        self._slots = slots
+        self._identity = WorkerHello()
         self._recent: deque[SlotFreed] = deque(maxlen=RESENT_AFTER_HELLO)
         self._sessions = [
             SchedulerSession(
                 address,
                 slots=slots,
                 heartbeat=heartbeat,
+                hello=self._hello,
+                on_new_term=self._on_new_term,
                 on_drain=on_drain,
                 recent=self._recent,
                 tls=tls,
@@ -76,8 +83,8 @@ class Registration:
 
     @property
     def welcomed(self) -> bool:
-        """At least one scheduler has said Welcome and is still there."""
-        return any(session.term is not None for session in self._sessions)
+        """At least one scheduler that leads has said Welcome and is still there."""
+        return any(session.term for session in self._sessions)
 
     def freed(self, freed: SlotFreed) -> None:
         """Tell every scheduler that a lease can never run again."""
@@ -94,12 +101,25 @@ class Registration:
         Args:
             identity: Hello without leases and term.
         """
+        self._identity = identity
         async with asyncio.TaskGroup() as tasks:
             for session in self._sessions:
-                tasks.create_task(session.run(identity))
+                tasks.create_task(session.run())
             while True:
                 self.beat()
                 await asyncio.sleep(HEARTBEAT_INTERVAL_S)
+
+    def _hello(self) -> WorkerHello:
+        hello = WorkerHello(
+            running_leases=self._slots.running_leases,
+            voided_lease_ids=self._slots.voided_ids,
+            term=self._slots.term,
+        )
+        hello.MergeFrom(self._identity)
+        return hello
+
+    def _on_new_term(self) -> None:
+        self._tell(WorkerReport(hello=self._hello()))
 
     def _tell(self, report: WorkerReport) -> None:
         for session in self._sessions:
@@ -115,14 +135,19 @@ class SchedulerSession:
         *,
         slots: Slots,
         heartbeat: Callable[[], Heartbeat],
+        hello: Callable[[], WorkerHello],
+        on_new_term: Callable[[], None],
         on_drain: Callable[[float | None], None],
         recent: Iterable[SlotFreed],
         tls: Tls | None,
     ) -> None:
         self.term: int | None = None
+        """As last told; 0: it stands by; None: it has said no Welcome."""
         self._address = address
         self._slots = slots
         self._heartbeat = heartbeat
+        self._hello = hello
+        self._on_new_term = on_new_term
         self._on_drain = on_drain
         self._recent = recent
         self._tls = tls
@@ -135,17 +160,17 @@ class SchedulerSession:
             self._outbox.put(report)
             self._stream.wake()
 
-    async def run(self, identity: WorkerHello) -> None:
+    async def run(self) -> None:
         """Hold a session, and another one when it breaks, until cancelled."""
         attempt = 0
         while True:
-            welcomed, reason = await self._hold(identity)
+            welcomed, reason = await self._hold()
             attempt = 1 if welcomed else attempt + 1
             event = "scheduler_lost" if welcomed else "scheduler_not_reached"
             log.warning(event, address=self._address, reason=reason)
             await asyncio.sleep(backoff_s(attempt))
 
-    async def _hold(self, identity: WorkerHello) -> tuple[bool, str]:
+    async def _hold(self) -> tuple[bool, str]:
         """Return whether the scheduler said Welcome, and why the session ended."""
         channel = rpc.channel(self._address, Role.SCHEDULER, self._tls)
         stub: SchedulerServiceAsyncStub = SchedulerServiceStub(channel)
@@ -154,7 +179,7 @@ class SchedulerSession:
         self._stream = DuplexStream(
             call, self._outbox, on_item=self._on_command, ping=lambda: self._put(ping=Ping())
         )
-        self._put(hello=self._hello(identity))
+        self._put(hello=self._hello())
         self._put(heartbeat=self._heartbeat())
         for freed in self._recent:
             self._put(slot_freed=freed)
@@ -171,15 +196,6 @@ class SchedulerSession:
     def _put(self, **item: object) -> None:
         self._outbox.put(WorkerReport(**item))  # type: ignore[arg-type] # one field of the oneof
 
-    def _hello(self, identity: WorkerHello) -> WorkerHello:
-        hello = WorkerHello(
-            running_leases=self._slots.running_leases,
-            voided_lease_ids=self._slots.voided_ids,
-            term=self._slots.term,
-        )
-        hello.MergeFrom(identity)
-        return hello
-
     def _on_command(self, command: WorkerCommand) -> None:
         kind = command.WhichOneof("item")
         if kind == "welcome":
@@ -187,13 +203,16 @@ class SchedulerSession:
         elif kind == "drain":  # an operator's word, whoever leads
             drain = command.drain
             self._on_drain(drain.deadline_ms / 1000 if drain.HasField("deadline_ms") else None)
-        elif kind == "void" and self.term == self._slots.term:
+        elif kind == "void" and self.term and self.term == self._slots.term:
             freed = self._slots.void(command.void.lease_id)
             log.info("lease_voided", lease_id=command.void.lease_id, runs=freed is None)
             if freed is not None:
                 self.report(WorkerReport(slot_freed=freed))
 
     def _welcome(self, term: int, key: bytes) -> None:
+        former = self._slots.term
         leads = self._slots.lead(term, key)
         self.term = term
         log.info("scheduler_welcomed", address=self._address, term=term, leads=leads)
+        if self._slots.term > former:
+            self._on_new_term()

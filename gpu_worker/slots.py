@@ -77,8 +77,12 @@ class Slots:
         """Obey a scheduler that says it leads; False if a higher term is known.
 
         What runs under a lease of an older term goes on; what has not started never will.
+
+        Args:
+            term: from its Welcome; 0: it stands by.
+            key: of the leases of that term.
         """
-        if term < self.term:
+        if term < max(self.term, 1):
             return False
         if term > self.term:
             self._voided.clear()
@@ -121,8 +125,11 @@ class Slots:
             lease_id: as admitted.
             usage: of the request; None if it never reached the engine.
         """
-        del self._running[lease_id]
+        blob = self._running.pop(lease_id)
         freed = SlotFreed(lease_id=lease_id, usage=usage)
+        if usage is not None and not self._standalone:
+            claims = leases.read(blob)
+            freed.request_id, freed.generation = claims.request_id, claims.generation
         _remember(self._ended, lease_id, freed, ENDED_REMEMBERED)
         return freed
 

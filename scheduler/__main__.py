@@ -7,6 +7,7 @@ import secrets
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from fastrun.service import config, leases, lifecycle, logs
 from fastrun.service.config import host_and_port
@@ -15,10 +16,12 @@ from fastrun.service.rpc import RpcServer
 from fastrun.service.tls import Tls
 from fastrun.v1 import scheduler_pb2, scheduler_pb2_grpc
 from scheduler.config import Config
+from scheduler.election import Election
 from scheduler.metrics import Metrics
 from scheduler.ports import Chance
 from scheduler.servicer import SchedulerServicer
 from scheduler.sessions import Sessions
+from scheduler.store import Store
 
 OBSERVE_INTERVAL_S = 1.0
 STUCK_AFTER_S = 10.0
@@ -33,7 +36,7 @@ class Scheduler:
         self._metrics = Metrics()
         self._server = RpcServer(Tls.of(config))
         self._admin = AdminServer(
-            self._metrics.registry, alive=self._stuck, ready=lambda: self._not_ready
+            self._metrics.registry, alive=self._stuck, ready=self._why_not_ready
         )
         self._not_ready: str | None = "starting"
         self._observed_at = time.monotonic()
@@ -45,7 +48,23 @@ class Scheduler:
             wall_clock=time.time,
         )
         sessions = Sessions(config, now=clock(), chance=chance, recorder=self._metrics)
-        self._servicer = SchedulerServicer(config, sessions, self._metrics, clock)
+        self._election = (
+            Election(
+                Store(config.database_url, chance.new_id()),
+                sessions,
+                clock=clock,
+                on_change=self._told,
+            )
+            if config.database_url
+            else None
+        )
+        self._servicer = SchedulerServicer(
+            config,
+            sessions,
+            self._metrics,
+            clock=clock,
+            forget=self._election.forget if self._election else partial(_forget, sessions),
+        )
 
     async def start(self) -> Mapping[str, int]:
         """Serve."""
@@ -57,12 +76,14 @@ class Scheduler:
         )
         grpc_port = await self._server.start(self._config.listen)
         self._servicer.start()
+        if self._election is not None:
+            self._election.start()
         self._observing = asyncio.create_task(self._observe(), name="observe")
         self._not_ready = None
         return {"grpc": grpc_port, "admin": admin_port}
 
     async def drain(self) -> None:
-        """Tell health checks; nothing runs here that would have to end first."""
+        """Tell health checks, and let another one lead; nothing runs here that had to end first."""
         self._not_ready = "stopping"
         await self._server.not_serving()
 
@@ -71,6 +92,8 @@ class Scheduler:
         if self._observing is not None:
             self._observing.cancel()
         self._servicer.close()
+        if self._election is not None:
+            await self._election.close()
         await self._server.stop(STOP_GRACE_S)
         self._admin.close()
 
@@ -80,9 +103,24 @@ class Scheduler:
             self._observed_at = time.monotonic()
             await asyncio.sleep(OBSERVE_INTERVAL_S)
 
+    def _told(self) -> None:
+        self._servicer.start()
+
+    def _why_not_ready(self) -> str | None:
+        """One that stands by is ready to lead: that it does not is no fault of it."""
+        if self._not_ready is None and self._election is not None:
+            return self._election.why_not_ready
+        return self._not_ready
+
     def _stuck(self) -> str | None:
         silent_s = time.monotonic() - self._observed_at
         return f"the event loop is stuck for {silent_s:.0f} s" if silent_s > STUCK_AFTER_S else None
+
+
+async def _forget(sessions: Sessions, model: str) -> None:
+    """Forget a model that is kept nowhere."""
+    sessions.check_forgettable(model)
+    sessions.forget_model(model)
 
 
 def main() -> None:

@@ -40,6 +40,7 @@ class Admission:
         fleet: Fleet,
         edges: Edges,
         leader: Leadership,
+        usage_log: UsageLog,
         chance: Chance,
         recorder: Recorder,
     ) -> None:
@@ -50,7 +51,7 @@ class Admission:
         self.leases = LeaseBook(self.placement)
         self.queue = Queue()
         self.limits = Limits(chance.wall_clock)
-        self.usage_log = UsageLog()
+        self.usage_log = usage_log
         self.refusals = Refusals(
             fleet, self.queue, per_slot=config.queue_per_slot, random=chance.random
         )

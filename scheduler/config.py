@@ -5,6 +5,7 @@ from typing import Annotated
 
 import msgspec
 
+from fastrun.service.config import environment
 from fastrun.service.tls import TlsSettings
 
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
@@ -13,6 +14,10 @@ Seconds = Annotated[float, msgspec.Meta(ge=0)]
 class Config(TlsSettings, frozen=True, kw_only=True):
     """Read from FASTRUN_SCHEDULER_*; see fastrun.service.config."""
 
+    database_url: Annotated[str, environment("DATABASE_URL")] = ""
+    """Where Postgres is, which says who of several schedulers leads, and which models were ever
+    served: postgresql://user:password@host:port/database. Without it one scheduler leads, and
+    forgets models when it ends."""
     listen: str = "127.0.0.1:7002"
     """host:port of the gRPC server; port 0 takes a free one."""
     admin_listen: str = "127.0.0.1:9102"
@@ -29,7 +34,8 @@ class Config(TlsSettings, frozen=True, kw_only=True):
     gone_after_s: Seconds = 5.0
     """With its session ended for so long a worker gets nothing, and an edge's leases are voided."""
     warm_up_s: Seconds = 2.0
-    """For so long after the start a missing worker may yet say Hello: nothing is refused for it."""
+    """For so long after it began to lead a missing worker may yet say Hello: nothing is refused for
+    it."""
     drift_after_s: Seconds = 5.0
     """Held for so long without being listed by its worker a lease counts as drift."""
     forget_after_s: Seconds = 3600.0

@@ -17,6 +17,8 @@ class Edge:
     """When its last session ended, monotonic seconds."""
     listed: frozenset[str] = frozenset()
     """Ids of the leases that it held at its last Hello."""
+    confirmed: bool = False
+    """It has said that Hello in this term: it lacks what it did not list, and may ask."""
 
 
 class Edges:
@@ -47,6 +49,11 @@ class Edges:
         self._edges[edge.edge_id] = edge
         self._away.pop(edge.edge_id, None)
         return edge, former
+
+    def begin_term(self) -> None:
+        """A new term has begun, or ours has ended: each edge is to say Hello in it."""
+        for edge in self._edges.values():
+            edge.confirmed = False
 
     def leave(self, edge: Edge, now: float) -> None:
         """Note that the session of an edge has ended."""

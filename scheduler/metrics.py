@@ -10,7 +10,7 @@ from fastrun.v1.scheduler_pb2 import WatchFleetResponse
 
 _DECISION_S = (10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 50e-3)
 _WAIT_S = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-_STATES = ("serving", "draining", "failing", "suspect", "gone")
+_STATES = ("joining", "serving", "draining", "failing", "suspect", "gone")
 
 
 class Metrics:
@@ -39,7 +39,8 @@ class Metrics:
         self._workers = self._gauge("workers", "Workers.", "state")
         self._edges = self._gauge("edges", "Edges with a session.")
         self._drift = self._gauge("drift", "Leases held that their worker does not list; 0.")
-        self._term = self._gauge("term", "The term that this scheduler leads with.")
+        self._term = self._gauge("term", "The highest term that was heard of.")
+        self._leads = self._gauge("leads", "1 while this scheduler leads, 0 while it stands by.")
 
     def granted(self, model: str, waited_s: float) -> None:
         """Count a grant."""
@@ -69,6 +70,7 @@ class Metrics:
         self._edges.set(view.edges)
         self._drift.set(view.drift)
         self._term.set(view.term)
+        self._leads.set(view.leads)
 
     def _counter(self, name: str, text: str, label: str) -> Counter:
         return Counter(f"fastrun_scheduler_{name}", text, [label], registry=self.registry)

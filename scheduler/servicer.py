@@ -4,7 +4,7 @@ from __future__ import annotations  # grpc's classes are generic in their stubs 
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
@@ -22,6 +22,8 @@ from fastrun.v1.scheduler_pb2 import (
     EdgeReply,
     FindUsageRequest,
     FindUsageResponse,
+    ForgetModelRequest,
+    ForgetModelResponse,
     ListModelsRequest,
     ListModelsResponse,
     WatchFleetRequest,
@@ -74,8 +76,24 @@ class SchedulerServicer(SchedulerServiceServicer):
     """Serves edges, workers and tools."""
 
     def __init__(
-        self, config: Config, sessions: Sessions, metrics: Metrics, clock: Callable[[], float]
+        self,
+        config: Config,
+        sessions: Sessions,
+        metrics: Metrics,
+        *,
+        clock: Callable[[], float],
+        forget: Callable[[str], Awaitable[None]],
     ) -> None:
+        """Wire it.
+
+        Args:
+            config: the settings.
+            sessions: what decides.
+            metrics: counts.
+            clock: monotonic seconds.
+            forget: forgets a model, also where it is kept.
+        """
+        self._forget = forget
         self._drift_after_s = config.drift_after_s
         self._sessions = sessions
         self._metrics = metrics
@@ -135,6 +153,15 @@ class SchedulerServicer(SchedulerServiceServicer):
         models = self._sessions.models()
         return ListModelsResponse(models=models.models, complete=models.complete)
 
+    async def ForgetModel(  # noqa: N802 - gRPC's name
+        self, request: ForgetModelRequest, context: Context
+    ) -> ForgetModelResponse:
+        """See scheduler.proto."""
+        del context
+        await self._forget(request.model)
+        log.info("model_forgotten", model=request.model)
+        return ForgetModelResponse()
+
     async def WatchFleet(  # noqa: N802 - gRPC's name
         self, request: WatchFleetRequest, context: Context
     ) -> AsyncIterator[WatchFleetResponse]:
@@ -184,7 +211,7 @@ class SchedulerServicer(SchedulerServiceServicer):
             self._timer.cancel()
 
     def start(self) -> None:
-        """Begin to keep the time."""
+        """Begin to keep the time; also to be called after the sessions were told something."""
         self._arm()
 
     def _arm(self) -> None:

@@ -1,14 +1,16 @@
 """What happens when edges and workers come, speak, fall silent, leave and come back.
 
-After a start the books are empty. They are rebuilt from what workers say in their Hello; so that
-no slot is counted free that is not, a worker gets nothing before it.
+Each term begins with empty books. They are rebuilt from what workers say in their Hello of that
+term; so that no slot is counted free that is not, a worker gets nothing before it. A scheduler that
+stands by keeps the same sessions and sees the same fleet. It has no books and answers no request.
 """
 
+from collections.abc import Iterable
+from functools import partial
 from typing import Any, TypeVar
 
 import structlog
 
-from fastrun.service import leases as signed
 from fastrun.service.errors import ServiceError
 from fastrun.v1.error_pb2 import ErrorReason
 from fastrun.v1.scheduler_pb2 import (
@@ -19,14 +21,15 @@ from fastrun.v1.scheduler_pb2 import (
     EdgeReply,
     EdgeWelcome,
     Heartbeat,
-    LeaseClaims,
     ModelList,
     ModelState,
+    SlotFreed,
     Welcome,
     WorkerCommand,
     WorkerHello,
     WorkerReport,
 )
+from fastrun.v1.worker_pb2 import ModelCard
 from scheduler.admission import Admission
 from scheduler.breaker import BreakerPolicy
 from scheduler.config import Config
@@ -35,6 +38,8 @@ from scheduler.fleet import Fleet, Worker
 from scheduler.leader import Leadership
 from scheduler.leases import LeaseState
 from scheduler.ports import Chance, EdgeLink, Recorder, WorkerLink
+from scheduler.reconciliation import reconcile, void_strays
+from scheduler.usage_log import UsageLog
 
 log = structlog.get_logger()
 
@@ -56,15 +61,20 @@ class Sessions:
             breaker=BreakerPolicy(failures=config.breaker_failures, open_s=config.breaker_open_s),
         )
         self.edges = Edges(gone_after_s=config.gone_after_s)
-        self.leader = Leadership(chance.new_key)
-        self.admission = Admission(
+        self.leader = Leadership(chance.new_key, contested=bool(config.database_url))
+        self.usage_log = UsageLog()
+        self._new_admission = partial(
+            Admission,
             config,
             fleet=self.fleet,
             edges=self.edges,
             leader=self.leader,
+            usage_log=self.usage_log,
             chance=chance,
             recorder=recorder,
         )
+        self.admission = self._new_admission()
+        self._warm_up_s = config.warm_up_s
         self._settles_at = now + config.warm_up_s
         self._models = ModelList()
         self._edge_links: dict[EdgeLink, Edge] = {}
@@ -82,12 +92,14 @@ class Sessions:
         """
         if link in self._replaced:
             return
-        edge = self._edge_links.get(link)
-        if edge is None:
+        edge, kind = self._edge_links.get(link), message.WhichOneof("item")
+        if edge is None or kind == "hello":
             self._edge_hello(link, message, now)
             return
-        match message.WhichOneof("item"):
-            case "acquire":
+        if not self.leader.leads:
+            return
+        match kind:
+            case "acquire" if edge.confirmed:
                 self.admission.acquire(edge, message.acquire, now)
             case "release":
                 self.admission.release(edge, message.release.lease_id, now)
@@ -110,20 +122,25 @@ class Sessions:
         log.info("edge_left", edge_id=edge.edge_id)
 
     def _edge_hello(self, link: EdgeLink, message: EdgeMessage, now: float) -> None:
-        if message.WhichOneof("item") != "hello" or not message.hello.edge_id:
-            raise ProtocolError("the first item must be a Hello with an edge_id")
         hello: EdgeHello = message.hello
-        self._hear(hello.edge_id, hello.term)
+        before = self._edge_links.get(link)
+        if not hello.edge_id or (before is not None and before.edge_id != hello.edge_id):
+            raise ProtocolError("the first item must be a Hello with an edge_id")
+        self._hear(hello.edge_id, hello.term, now, first=before is None)
         edge, former = self.edges.join(hello, link)
-        if former is not None and former.link is not None:
+        edge.confirmed = self.leader.knows(edge.edge_id, hello.term)
+        if former is not None and former.link not in (None, link):
             self.admission.withdraw(edge.edge_id, now)
             self._replace(former.link, self._edge_links)
         self._edge_links[link] = edge
-        self._welcome_edge(link, edge)
+        if before is None:
+            self._welcome_edge(link, edge)
+            log.info("edge_joined", edge_id=edge.edge_id)
+        if not edge.confirmed:
+            return
         for lease in self.admission.leases.of_edge(edge.edge_id):
             if lease.lease_id not in edge.listed and lease.state is not LeaseState.VOIDING:
                 self.admission.void(lease)
-        log.info("edge_joined", edge_id=edge.edge_id)
 
     # Workers
 
@@ -136,17 +153,15 @@ class Sessions:
         """
         if link in self._replaced:
             return
-        worker = self._worker_links.get(link)
-        if worker is None:
+        worker, kind = self._worker_links.get(link), report.WhichOneof("item")
+        if worker is None or kind == "hello":
             self._worker_hello(link, report, now)
             return
-        match report.WhichOneof("item"):
+        match kind:
             case "heartbeat":
                 self._heartbeat(worker, report.heartbeat, now)
             case "slot_freed":
-                freed = report.slot_freed
-                usage = freed.usage if freed.HasField("usage") else None
-                self.admission.freed(worker, freed.lease_id, usage, now)
+                self._slot_freed(worker, report.slot_freed, now)
 
     def drain(self, worker_id: str, deadline_ms: int | None) -> DrainWorkerResponse:
         """Pass a Drain on to a worker; it says itself from when on it drains.
@@ -194,13 +209,23 @@ class Sessions:
             raise ProtocolError(
                 "the first item must be a Hello with worker_id, instance_id, address and model"
             )
+        before = self._worker_links.get(link)
+        if before is not None and before.instance_id != hello.instance_id:
+            raise ProtocolError("one session is of one instance")
         worker, former = self.fleet.join(hello, link, now)
-        self.fleet.confirm(worker, now)
-        if former is not None and former.link is not None:
+        if former is not None and former.link not in (None, link):
             self._replace(former.link, self._worker_links)
-        self._hear(hello.instance_id, hello.term)
+        self._hear(hello.instance_id, hello.term, now, first=before is None)
         self._worker_links[link] = worker
-        self._welcome_worker(link, worker)
+        if before is None:
+            self._welcome_worker(link, worker)
+            log.info(
+                "worker_joined",
+                worker_id=worker.worker_id,
+                instance_id=worker.instance_id,
+                model=worker.card.model,
+                slots=worker.slots,
+            )
         if former is not None and former.instance_id != worker.instance_id:
             ended = self.admission.end_instance(former.instance_id, now)
             log.warning(
@@ -210,68 +235,32 @@ class Sessions:
                 former_instance_id=former.instance_id,
                 leases_ended=ended,
             )
-        self._reconcile(worker, hello, now)
-        log.info(
-            "worker_joined",
-            worker_id=worker.worker_id,
-            instance_id=worker.instance_id,
-            model=worker.card.model,
-            slots=worker.slots,
-        )
+        if self.leader.knows(worker.instance_id, hello.term):
+            self.fleet.confirm(worker, now)
+            reconcile(self.admission, self.edges, worker, hello, now)
         self._models_changed()
         if former is not None and former.card.model != worker.card.model:
             self.admission.review(former.card.model, now)
         self.admission.fill(worker.card.model, now)
 
-    def _reconcile(self, worker: Worker, hello: WorkerHello, now: float) -> None:
-        """Bring the books in line with what a worker says it runs, and void what is in doubt."""
-        doubtful = set(hello.voided_lease_ids)
-        running = set()
-        for claims in self._running(worker, hello):
-            running.add(claims.lease_id)
-            known = self.admission.leases.get(claims.lease_id) is not None
-            lease = self.admission.leases.restore(claims, now=now)
-            if lease is None or known:
-                continue
-            edge = self.edges.expect(lease.edge_id, now)
-            if edge.link is not None and lease.lease_id not in edge.listed:
-                doubtful.add(lease.lease_id)
-        worker.listed = frozenset(running)
-        self.admission.hold(worker.instance_id, now)
-        for lease in self.admission.leases.of_instance(worker.instance_id):
-            absent = lease.lease_id not in running
-            if absent or lease.lease_id in doubtful or lease.state is LeaseState.VOIDING:
-                self.admission.void(lease)
-
-    def _running(self, worker: Worker, hello: WorkerHello) -> list[LeaseClaims]:
-        """Read the leases that a worker runs; one that cannot be read shows up as a stray."""
-        claims = []
-        for blob in hello.running_leases:
-            try:
-                each = signed.read(blob)
-            except signed.LeaseError:
-                log.warning("lease_unreadable", worker_id=worker.worker_id)
-                continue
-            if each.instance_id == worker.instance_id:
-                claims.append(each)
-        return claims
-
     def _heartbeat(self, worker: Worker, heartbeat: Heartbeat, now: float) -> None:
         took = worker.takes_requests
         self.fleet.beat(worker, heartbeat, now)
-        leases = self.admission.leases
-        leases.run(worker.instance_id, heartbeat.running_lease_ids)
-        for lease_id in leases.strays(worker.instance_id, heartbeat.running_lease_ids):
-            # Started under a former scheduler while this one's Welcome was on its way. It holds a
-            # slot all the same; voided, so that the worker says when it is over.
-            log.warning("stray_lease", worker_id=worker.worker_id, lease_id=lease_id)
-            claims = LeaseClaims(lease_id=lease_id, instance_id=worker.instance_id)
-            if stray := leases.restore(claims, now=now):
-                self.admission.void(stray)
+        # What it lists before its Hello of this term, that one may list no more.
+        if worker.confirmed:
+            self.admission.leases.run(worker.instance_id, heartbeat.running_lease_ids)
+            void_strays(self.admission, worker, list(heartbeat.running_lease_ids), now)
         if took != worker.takes_requests:
             self._models_changed()
             self.admission.review(worker.card.model, now)
             self.admission.fill(worker.card.model, now)
+
+    def _slot_freed(self, worker: Worker, freed: SlotFreed, now: float) -> None:
+        usage = freed.usage if freed.HasField("usage") else None
+        granted_here = self.admission.leases.get(freed.lease_id) is not None
+        self.admission.freed(worker, freed.lease_id, usage, now)
+        if usage is not None and freed.request_id and not granted_here:
+            self.usage_log.add(freed.request_id, freed.generation, worker.worker_id, usage, now)
 
     def _replace(self, link: LinkT, links: dict[LinkT, Any]) -> None:
         del links[link]
@@ -286,7 +275,7 @@ class Sessions:
             self.admission.queue.next_deadline(),
             self.edges.next_due(),
             self.fleet.next_due(),
-            None if self.admission.refusals.complete else self._settles_at,
+            self._settles_at if self._settles else None,
         )
         return min((time for time in times if time is not None), default=None)
 
@@ -299,7 +288,7 @@ class Sessions:
         gone, forgotten = self.fleet.expire(now)
         for worker in forgotten:
             self.admission.end_instance(worker.instance_id, now)
-        if not self.admission.refusals.complete and now >= self._settles_at:
+        if self._settles and now >= self._settles_at:
             self.admission.settle(now)
         self._models_changed()
         for worker in gone:
@@ -308,6 +297,10 @@ class Sessions:
             self.admission.review(worker.card.model, now)
         self.admission.reopen(now)
         self.admission.expire(now)
+
+    @property
+    def _settles(self) -> bool:
+        return self.leader.leads and not self.admission.refusals.complete
 
     def close(self) -> None:
         """End all sessions."""
@@ -326,10 +319,48 @@ class Sessions:
         ]
         return ModelList(models=states, complete=self.admission.refusals.complete)
 
+    def know_models(self, cards: Iterable[ModelCard]) -> None:
+        """Learn which models were ever served; what workers say that are there goes before."""
+        served = (worker.card for worker in self.fleet.workers() if not worker.gone)
+        self.fleet.cards = {card.model: card for card in (*cards, *served)}
+        self._models_changed()
+
+    def check_forgettable(self, model: str) -> None:
+        """Make sure that a model may be forgotten.
+
+        Raises:
+            ServiceError: it is unknown, or a worker that is not gone serves it; or we stand by.
+        """
+        if not self.leader.leads:
+            raise ServiceError(
+                ErrorReason.ERROR_REASON_UNAVAILABLE,
+                "this scheduler stands by: ask the one that leads",
+            )
+        if model not in self.fleet.cards:
+            raise ServiceError(
+                ErrorReason.ERROR_REASON_NOT_FOUND, f"model '{model[:200]}' is not known"
+            )
+        if self._is_served(model):
+            raise ServiceError(
+                ErrorReason.ERROR_REASON_CONFLICT,
+                f"a worker serves '{model[:200]}': stop it first, and wait until it is gone",
+            )
+
+    def forget_model(self, model: str) -> None:
+        """Forget a model, unless a worker serves it by now."""
+        if not self._is_served(model):
+            self.fleet.cards.pop(model, None)
+            self._models_changed()
+
+    def _is_served(self, model: str) -> bool:
+        return any(
+            worker.card.model == model and not worker.gone for worker in self.fleet.workers()
+        )
+
     def _models_changed(self) -> None:
         """Tell all edges, if there is news."""
         models = self.models()
-        if models == self._models:
+        if models == self._models or not self.leader.leads:
             return
         self._models = models
         for link in self._edge_links:
@@ -337,19 +368,43 @@ class Sessions:
 
     # Term
 
-    def _hear(self, peer_id: str, term: int) -> None:
-        if not self.leader.hear(peer_id, term):
-            return
-        log.warning("term_raised", term=self.leader.term, above=term)
+    def took_row(self, term: int, now: float) -> None:
+        """The row of the leader is ours, with this term."""
+        if self.leader.took(term):
+            self._begin_term(now)
+
+    def refused_row(self, term: int, now: float) -> None:
+        """The row of the leader is another's, with this term."""
+        if self.leader.refused(term):
+            self._begin_term(now)
+
+    def _hear(self, peer_id: str, term: int, now: float, *, first: bool) -> None:
+        if self.leader.hear(peer_id, term, first=first):
+            self._begin_term(now)
+
+    def _begin_term(self, now: float) -> None:
+        """Tell everybody, and count on nothing that was said in another term."""
+        leads = self.leader.leads
+        log.warning("term_began" if leads else "stands_by", term=self.leader.highest)
+        self.fleet.begin_term()
+        self.edges.begin_term()
+        if leads:
+            for edge in self.edges.connected():
+                self.admission.withdraw(edge.edge_id, now)
+        else:
+            self.admission = self._new_admission()
+        if not self.admission.refusals.complete:
+            self._settles_at = now + self._warm_up_s
+        self._models = self.models()
         for edge_link, edge in self._edge_links.items():
             self._welcome_edge(edge_link, edge)
         for worker_link, worker in self._worker_links.items():
             self._welcome_worker(worker_link, worker)
 
     def _welcome_edge(self, link: EdgeLink, edge: Edge) -> None:
-        """Send the models along: an edge heeds only those of the scheduler that leads."""
         link.send(EdgeReply(welcome=EdgeWelcome(term=self.leader.tell(edge.edge_id))))
-        link.send(EdgeReply(models=self.models()))
+        if self.leader.leads:
+            link.send(EdgeReply(models=self.models()))
 
     def _welcome_worker(self, link: WorkerLink, worker: Worker) -> None:
         term = self.leader.tell(worker.instance_id)

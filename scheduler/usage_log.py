@@ -24,14 +24,19 @@ class _Counts:
     def of(cls, usage: Usage, former: "_Counts | None") -> "_Counts":
         """Take the counts; of a generation that went on elsewhere, the prompt is its first one's.
 
-        Its answer counts what it was resumed with.
+        Its answer counts what it was resumed with, so that the longer one is the later one, in
+        whatever order they are told.
         """
-        prompt = (former.prompt, former.cached) if former else None
-        return cls(
-            *(prompt or (usage.prompt_tokens, usage.cached_tokens)),
+        told = cls(
+            usage.prompt_tokens,
+            usage.cached_tokens,
             usage.completion_tokens,
             usage.reasoning_tokens,
         )
+        first, last = (former or told, told)
+        if first.completion > last.completion:
+            first, last = last, first
+        return cls(first.prompt, first.cached, last.completion, last.reasoning)
 
     def usage(self) -> Usage:
         return Usage(
@@ -75,10 +80,11 @@ class UsageLog:
         """
         generations = self._requests.setdefault(request_id, {})
         former = generations.get(generation)
-        counts = former.counts if former else None
+        known = counts = former.counts if former else None
         if usage is not None:
-            counts = _Counts.of(usage, counts)
-        elif former is not None and counts is not None:
+            counts = _Counts.of(usage, known)
+        if former is not None and known is not None and counts == known:
+            # It never ran there, or is told again.
             worker_id = former.worker_id
         entry = _Entry(now, request_id, generation, worker_id, counts)
         generations[generation] = entry

@@ -154,6 +154,8 @@ class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         self.term = term
         self.sessions = []
         self.hellos = []
+        self.hellos_again = []
+        """Those that answer a Welcome of a higher term."""
         self.acquires = []
         self.cancels = []
         self.releases = []
@@ -173,7 +175,9 @@ class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
 
         def on_item(item):
             kind = item.WhichOneof("item")
-            if kind == "hello":
+            if kind == "hello" and (outbox, stream) in self.sessions:
+                self.hellos_again.append(item.hello)
+            elif kind == "hello":
                 self.hellos.append(item.hello)
                 self.sessions.append((outbox, stream))
                 self.welcome()

@@ -29,6 +29,8 @@ class Scheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         self.term = term
         self.key = b"k" * 32
         self.hellos = []
+        self.hellos_again = []
+        """Those that answer a Welcome of a higher term."""
         self.heartbeats = []
         self.freed = []
         self.changed = asyncio.Condition()
@@ -52,6 +54,7 @@ class Scheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
 
     async def WorkerSession(self, request_iterator, context):
         self._outbox = Outbox(WorkerCommands)
+        self._greeted = False
         self._stream = DuplexStream(
             context,
             self._outbox,
@@ -64,7 +67,8 @@ class Scheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
     def _on_report(self, report):
         kind = report.WhichOneof("item")
         if kind == "hello":
-            self.hellos.append(report.hello)
+            (self.hellos_again if self._greeted else self.hellos).append(report.hello)
+            self._greeted = True
         elif kind == "heartbeat":
             self.heartbeats.append(report.heartbeat)
         elif kind == "slot_freed":

@@ -23,17 +23,35 @@ LIMIT_S = 10
 
 
 class Peer:
-    """One session; what it receives can be awaited by kind."""
+    """One session; what it receives can be awaited by kind.
 
-    def __init__(self, call, outbox, ping):
+    A Welcome of a higher term than any before it answers with another Hello, as all peers do.
+    """
+
+    def __init__(self, call, outbox, ping, hello):
         self.received = asyncio.Queue()
         self.outbox = outbox
-        self.stream = DuplexStream(
-            call, outbox, on_item=self.received.put_nowait, ping=lambda: outbox.put(ping)
-        )
+        self.hello = hello
+        self.stream = DuplexStream(call, outbox, on_item=self.hear, ping=lambda: outbox.put(ping))
         self.running = asyncio.create_task(self.stream.run())
+        self.pending = None
+        self.say(hello=hello)
+        self.pending = []  # nothing else is said before the Welcome
+
+    def hear(self, item):
+        if item.HasField("welcome"):
+            pending, self.pending = self.pending or [], None
+            if item.welcome.term > self.hello["term"]:
+                self.hello["term"] = item.welcome.term
+                self.say(hello=self.hello)
+            for each in pending:
+                self.put(each)
+        self.received.put_nowait(item)
 
     def put(self, item):
+        if self.pending is not None:
+            self.pending.append(item)
+            return
         self.outbox.put(item)
         self.stream.wake()
 
@@ -56,8 +74,8 @@ class Edge(Peer):
     """An edge's session."""
 
     def __init__(self, stub, edge_id, lease_ids=(), term=0):
-        super().__init__(stub.EdgeSession(), Outbox(EdgeMessages), EdgeMessage(ping=Ping()))
-        self.say(hello={"edge_id": edge_id, "lease_ids": lease_ids, "term": term})
+        hello = {"edge_id": edge_id, "lease_ids": lease_ids, "term": term}
+        super().__init__(stub.EdgeSession(), Outbox(EdgeMessages), EdgeMessage(ping=Ping()), hello)
 
     def say(self, **item):
         self.put(EdgeMessage(**item))
@@ -77,7 +95,6 @@ class Worker(Peer):
     def __init__(
         self, stub, worker_id="w", instance_id="w-1", *, slots=1, running=(), voided=(), term=0
     ):
-        super().__init__(stub.WorkerSession(), Outbox(WorkerReports), WorkerReport(ping=Ping()))
         hello = {
             "worker_id": worker_id,
             "instance_id": instance_id,
@@ -88,7 +105,9 @@ class Worker(Peer):
             "voided_lease_ids": voided,
             "term": term,
         }
-        self.say(hello=hello)
+        super().__init__(
+            stub.WorkerSession(), Outbox(WorkerReports), WorkerReport(ping=Ping()), hello
+        )
 
     def say(self, **item):
         self.put(WorkerReport(**item))
@@ -115,10 +134,17 @@ class Stack:
         return self.peers[-1]
 
     async def worker(self, *names, **fields):
-        """Return a worker that has been welcomed."""
-        self.peers.append(Worker(self.stub, *names, **fields))
-        self.peers[-1].welcomed = await self.peers[-1].welcome()
-        return self.peers[-1]
+        """Return a worker that has been welcomed, and is granted requests."""
+        worker = Worker(self.stub, *names, **fields)
+        self.peers.append(worker)
+        worker.welcomed = await worker.welcome()
+        name = worker.hello["instance_id"]
+        await self.until(
+            lambda view: any(
+                (each.instance_id, each.state) == (name, "serving") for each in view.workers
+            )
+        )
+        return worker
 
     async def until(self, condition):
         """Wait until the fleet looks so, as WatchFleet tells; returns the view."""

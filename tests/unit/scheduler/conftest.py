@@ -62,18 +62,28 @@ class Desk:
             rejected=self.rejections.append,
         )
         self.sessions = Sessions(Config(**settings), now=self.now, chance=chance, recorder=recorder)
-        self.book = self.sessions.admission.leases
-        self.queue = self.sessions.admission.queue
         if not settings["warm_up_s"]:
             self.sessions.tick(self.now)
+
+    @property
+    def book(self):
+        return self.sessions.admission.leases
+
+    @property
+    def queue(self):
+        return self.sessions.admission.queue
 
     def _next(self):
         self.numbers += 1
         return self.numbers
 
-    def edge(self, edge_id="e1", lease_ids=(), term=0):
+    def edge(self, edge_id="e1", lease_ids=(), term=0, *, answers=True):
+        """An edge that answers a Welcome of a higher term with another Hello, as edges do."""
         link = Link()
-        self.tell(link, hello={"edge_id": edge_id, "lease_ids": lease_ids, "term": term})
+        hello = {"edge_id": edge_id, "lease_ids": lease_ids, "term": term}
+        self.tell(link, hello=hello)
+        if answers and self.sessions.leader.term > term:
+            self.tell(link, hello=hello | {"term": self.sessions.leader.term})
         return link
 
     def tell(self, link, **item):
@@ -85,22 +95,32 @@ class Desk:
         return link.take("granted", "queued", "rejected")
 
     def worker(
-        self, worker_id="w1", instance_id="i1", slots=1, running=(), voided=(), term=0, model="tiny"
+        self,
+        worker_id="w1",
+        instance_id="i1",
+        slots=1,
+        running=(),
+        voided=(),
+        term=0,
+        model="tiny",
+        *,
+        answers=True,
     ):
+        """A worker that answers a Welcome of a higher term with another Hello, as workers do."""
         link = Link()
-        self.report(
-            link,
-            hello={
-                "worker_id": worker_id,
-                "instance_id": instance_id,
-                "address": f"{instance_id}:1",
-                "model": {"model": model},
-                "slots": slots,
-                "running_leases": running,
-                "voided_lease_ids": voided,
-                "term": term,
-            },
-        )
+        hello = {
+            "worker_id": worker_id,
+            "instance_id": instance_id,
+            "address": f"{instance_id}:1",
+            "model": {"model": model},
+            "slots": slots,
+            "running_leases": running,
+            "voided_lease_ids": voided,
+            "term": term,
+        }
+        self.report(link, hello=hello)
+        if answers and self.sessions.leader.term > term:
+            self.report(link, hello=hello | {"term": self.sessions.leader.term})
         return link
 
     def report(self, link, **item):

@@ -1,6 +1,7 @@
 """Whatever edges, workers and schedulers do, slots stay exact: a model of all three, driven at random.
 
-Streams keep their order and lose what is under way when they break; everything between streams is
+There is one scheduler, or two that contend for the row of the leader, which freeze, go on with what
+they had before, die and cannot reach Postgres. Streams keep their order and lose what is under way when they break; everything between streams is
 reordered at will. A break is noticed late: a peer may be back before the scheduler knows.
 """
 
@@ -23,6 +24,7 @@ from scheduler.sessions import Sessions
 from scheduler.view import drift
 
 MODEL = "tiny"
+LEADS_S, POLL_S = 1.5, 0.5
 EVERYDAY = ["acquire", "acquire", "write_start", "write_start", "finish", "release", "cancel"]
 EVERYDAY += ["heartbeat", "repeat_acquire", "reconnect", "reconnect", "notice_break", "wait"]
 TROUBLE = [
@@ -34,6 +36,45 @@ TROUBLE = [
     "restart_scheduler",
     "wait",
 ]
+CONTENTION = ["freeze_scheduler", "freeze_scheduler", "thaw_scheduler", "toggle_postgres", "wait"]
+
+
+class Row:
+    """The row of the leader, as Postgres judges it."""
+
+    def __init__(self):
+        self.holder, self.term, self.expires_at = None, 0, 0.0
+        self.is_there = True
+
+    def hold(self, holder, least, now):
+        """Return whether the holder has it now, and its term."""
+        if holder != self.holder and now < self.expires_at:
+            return False, self.term
+        if holder != self.holder or self.term < least:
+            self.term = max(self.term + 1, least)
+        self.holder, self.expires_at = holder, now + LEADS_S
+        return True, self.term
+
+
+class SimScheduler:
+    """One scheduler process: its decisions, and whether it moves."""
+
+    def __init__(self, holder, sessions):
+        self.holder = holder
+        self.sessions = sessions
+        self.frozen = False
+        self.late = False
+        """It has been frozen, and has not looked at the clock since."""
+
+    def poll(self, row, now):
+        leader = self.sessions.leader
+        if self.frozen or not row.is_there:
+            return
+        ours, term = row.hold(self.holder, leader.least, now)
+        if ours:
+            self.sessions.took_row(term, now)
+        else:
+            self.sessions.refused_row(term, now)
 
 
 class CheckedPlacement(Placement):
@@ -60,9 +101,11 @@ def _checked():
 class Wire:
     """One session, with what is under way in both directions."""
 
-    def __init__(self, peer, sessions):
+    def __init__(self, peer, scheduler):
         self.peer = peer
-        self.sessions = sessions
+        self.scheduler = scheduler
+        self.sessions = scheduler.sessions
+        self.term = None
         self.up = deque()
         self.down = deque()
         self.closed = False
@@ -86,11 +129,9 @@ class SimWorker:
         self.running = {}
         self.used = set()
         self.voided = set()
-        self.wire = None
+        self.wires = {}
         # The late Hello of a dead process has replaced this one, and so ended its leases.
         self.displaced = False
-        # A lease that the scheduler could not know was accepted after the Hello to it was written.
-        self.raced = False
 
     def hello(self):
         return WorkerReport(
@@ -107,15 +148,21 @@ class SimWorker:
         )
 
     def say(self, **item):
-        if self.wire is not None:
-            self.wire.up.append(WorkerReport(**item))
+        for wire in self.wires.values():
+            wire.up.append(WorkerReport(**item))
 
-    def hear(self, command):
+    def hear(self, wire, command):
         match command.WhichOneof("item"):
             case "welcome":
-                if command.welcome.term >= self.term:
-                    self.term, self.key = command.welcome.term, command.welcome.lease_key
-            case "void":
+                wire.term = command.welcome.term
+                rose = wire.term > self.term
+                if wire.term >= max(self.term, 1):
+                    self.term, self.key = wire.term, command.welcome.lease_key
+                if rose:
+                    self.voided.clear()
+                    for each in self.wires.values():
+                        each.up.append(self.hello())
+            case "void" if wire.term == self.term:
                 lease_id = command.void.lease_id
                 self.voided.add(lease_id)
                 lease = self.running.get(lease_id)
@@ -159,7 +206,7 @@ class SimEdge:
         self.waiting = {}
         self.leases = {}
         self.starting = deque()
-        self.wire = None
+        self.wires = {}
         self.unanswered = Counter()
 
     def hello(self):
@@ -167,9 +214,15 @@ class SimEdge:
             hello={"edge_id": self.edge_id, "lease_ids": list(self.leases), "term": self.term}
         )
 
+    def leader(self):
+        for wire in self.wires.values():
+            if wire.term and wire.term == self.term:
+                return wire
+        return None
+
     def say(self, **item):
-        if self.wire is not None:
-            self.wire.up.append(EdgeMessage(**item))
+        if (wire := self.leader()) is not None:
+            wire.up.append(EdgeMessage(**item))
 
     def want(self, request_id, generations, patience):
         for generation in generations:
@@ -200,13 +253,13 @@ class SimEdge:
             }
         )
 
-    def hear(self, reply):
+    def hear(self, wire, reply):
         match reply.WhichOneof("item"):
             case "welcome":
-                self.term = max(self.term, reply.welcome.term)
+                self._welcomed(wire, reply.welcome.term)
             case "granted":
-                self._granted(reply.granted)
-            case "rejected":
+                self._granted(wire, reply.granted)
+            case "rejected" if wire is self.leader():
                 assert reply.rejected.generations
                 for generation in reply.rejected.generations:
                     wish = (reply.rejected.request_id, generation)
@@ -214,11 +267,25 @@ class SimEdge:
                     if wish in self.waiting:
                         self._end(wish, "rejected")
 
-    def _granted(self, granted):
+    def _welcomed(self, wire, term):
+        wire.term = term
+        if term < max(self.term, 1):
+            return
+        if term > self.term:
+            self.term = term
+            for each in self.wires.values():
+                each.up.append(self.hello())
+        self.unanswered.clear()
+        for request_id, generations in self.wanted().items():
+            self.ask(request_id, generations)
+
+    def _granted(self, wire, granted):
         wish = (granted.request_id, granted.generation)
-        self._answered(wish)
-        if wish not in self.waiting:
-            self.say(release={"lease_id": granted.lease_id})
+        obeyed = wire is self.leader()
+        if obeyed:
+            self._answered(wish)
+        if not obeyed or wish not in self.waiting:
+            wire.up.append(EdgeMessage(release={"lease_id": granted.lease_id}))
             return
         patience = self.waiting[wish]
         self._end(wish, "granted")
@@ -231,7 +298,6 @@ class SimEdge:
             instance_id=granted.instance_id,
             patience=patience,
             edge=self,
-            granted_by=self.wire.sessions,
             attached=True,
             started=False,
         )
@@ -267,7 +333,10 @@ class SimEdge:
 
 
 class World(RuleBasedStateMachine):
-    """One scheduler at a time, its peers and the wires between them."""
+    """Schedulers, their peers and the wires between them."""
+
+    schedulers_count = 1
+    database_url = ""
 
     def __init__(self):
         super().__init__()
@@ -277,11 +346,19 @@ class World(RuleBasedStateMachine):
         self.workers = []
         self.edges = []
         self.wires = []
-        self.start_scheduler()
+        self.row = Row()
+        self.polled_at = self.now
+        self.schedulers = [self.new_scheduler() for _ in range(self.schedulers_count)]
+        self.poll()
 
-    # The scheduler
+    # Schedulers
 
-    def start_scheduler(self):
+    @property
+    def leader(self):
+        """The decisions of the one that leads with the highest term."""
+        return max(self.schedulers, key=lambda each: each.sessions.leader.term).sessions
+
+    def new_scheduler(self):
         chance = Chance(
             new_id=lambda: f"l{next(self.numbers)}",
             new_key=lambda: b"key%d" % next(self.numbers),
@@ -291,49 +368,96 @@ class World(RuleBasedStateMachine):
         recorder = SimpleNamespace(
             granted=lambda _model, _waited_s: None, rejected=lambda _reason: None
         )
-        self.sessions = Sessions(
-            Config(queue_per_slot=1), now=self.now, chance=chance, recorder=recorder
-        )
+        config = Config(queue_per_slot=1, database_url=self.database_url)
+        sessions = Sessions(config, now=self.now, chance=chance, recorder=recorder)
+        return SimScheduler(f"s{next(self.numbers)}", sessions)
 
-    def restart_scheduler(self, _data):
+    def restart_scheduler(self, data):
+        number = data.draw(st.integers(0, len(self.schedulers) - 1))
+        old, new = self.schedulers[number], self.new_scheduler()
+        self.schedulers[number] = new
         for peer in (*self.workers, *self.edges):
-            peer.wire = None
-        self.wires = []
-        self.start_scheduler()
+            peer.wires.pop(old, None)
+        self.wires = [wire for wire in self.wires if wire.scheduler is not old]
+
+    def freeze_scheduler(self, data):
+        data.draw(st.sampled_from(self.schedulers)).frozen = True
+
+    def thaw_scheduler(self, data):
+        if frozen := [each for each in self.schedulers if each.frozen]:
+            thawed = data.draw(st.sampled_from(frozen))
+            thawed.frozen, thawed.late = False, True
+
+    def toggle_postgres(self, _data):
+        self.row.is_there = not self.row.is_there
+
+    def poll(self):
+        if self.database_url:
+            for scheduler in self.schedulers:
+                scheduler.poll(self.row, self.now)
 
     def wait(self, data):
         self.pass_time(data.draw(st.sampled_from([0.1, 1.0, 3.0, 6.0, 11.0])))
 
     def pass_time(self, seconds):
         until = self.now + seconds
-        while (due := self.sessions.next_due()) is not None and due <= until:
+        while True:
+            moving = [each.sessions for each in self.schedulers if not each.frozen]
+            dues = {each: each.next_due() for each in moving}
+            dues = {each: due for each, due in dues.items() if due is not None}
+            polls_at = self.polled_at + POLL_S if self.database_url else until
+            due = min([polls_at, *dues.values()])
+            if due >= until:
+                break
             self.now = max(self.now, due)
-            self.sessions.tick(self.now)
+            for each, at in dues.items():
+                if at <= self.now:
+                    each.tick(self.now)
+            if polls_at <= self.now:
+                self.polled_at = self.now
+                self.poll()
         self.now = until
+        for each in self.schedulers:
+            if not each.frozen:
+                each.sessions.tick(self.now)
+                each.late = False
 
     # Sessions
 
-    def connect(self, peer):
-        if peer.wire is not None:
+    def connect(self, peer, scheduler):
+        if scheduler in peer.wires:
             return
-        peer.wire = Wire(peer, self.sessions)
-        self.wires.append(peer.wire)
-        peer.wire.up.append(peer.hello())
-        if isinstance(peer, SimEdge):
-            peer.unanswered.clear()
-            for request_id, generations in peer.wanted().items():
-                peer.ask(request_id, generations)
+        wire = peer.wires[scheduler] = Wire(peer, scheduler)
+        self.wires.append(wire)
+        wire.up.append(peer.hello())
+
+    def connect_all(self, peer):
+        for scheduler in self.schedulers:
+            self.connect(peer, scheduler)
 
     def reconnect(self, data):
-        if away := [peer for peer in (*self.workers, *self.edges) if peer.wire is None]:
-            self.connect(data.draw(st.sampled_from(away)))
+        away = [
+            (peer, scheduler)
+            for peer in (*self.workers, *self.edges)
+            for scheduler in self.schedulers
+            if scheduler not in peer.wires
+        ]
+        if away:
+            self.connect(*data.draw(st.sampled_from(away)))
+
+    def lives(self, wire):
+        """The peer's end of a session still stands."""
+        return wire.peer.wires.get(wire.scheduler) is wire
+
+    def hang_up(self, wire):
+        del wire.peer.wires[wire.scheduler]
 
     def break_wire(self, data):
         """The peer's end breaks; what is under way to the scheduler is lost or arrives yet."""
-        if not (wires := [wire for wire in self.wires if wire.peer.wire is wire]):
+        if not (wires := [wire for wire in self.wires if self.lives(wire)]):
             return
         wire = data.draw(st.sampled_from(wires))
-        wire.peer.wire = None
+        self.hang_up(wire)
         wire.down.clear()
         if data.draw(st.booleans()):
             wire.up.clear()
@@ -341,35 +465,39 @@ class World(RuleBasedStateMachine):
     def notice(self, wire):
         """The scheduler sees that a session has ended."""
         self.wires.remove(wire)
-        if wire.peer.wire is wire:
-            wire.peer.wire = None
+        if self.lives(wire):
+            self.hang_up(wire)
         if isinstance(wire.peer, SimEdge):
-            self.sessions.edge_left(wire, self.now)
+            wire.sessions.edge_left(wire, self.now)
         else:
-            self.sessions.worker_left(wire, self.now)
+            wire.sessions.worker_left(wire, self.now)
+
+    def broken(self):
+        ended = [wire for wire in self.wires if wire.closed or not self.lives(wire)]
+        return [wire for wire in ended if not wire.scheduler.frozen]
 
     def notice_break(self, data):
-        if broken := [w for w in self.wires if w.closed or w.peer.wire is not w]:
+        if broken := self.broken():
             self.notice(data.draw(st.sampled_from(broken)))
 
     def stay_away(self, data):
         """A peer loses its session for longer than it takes to count as gone."""
-        if connected := [peer for peer in (*self.workers, *self.edges) if peer.wire]:
-            wire = data.draw(st.sampled_from(connected)).wire
-            self.notice(wire)
+        wires = [w for w in self.wires if self.lives(w) and not w.scheduler.frozen]
+        if wires:
+            self.notice(data.draw(st.sampled_from(wires)))
             self.pass_time(6.0)
 
     def deliver_up(self, wire):
         item = wire.up.popleft()
         if isinstance(wire.peer, SimEdge):
             before = len(wire.down)
-            self.sessions.edge_said(wire, item, self.now)
+            wire.sessions.edge_said(wire, item, self.now)
             if item.HasField("acquire"):
                 answers = {each.WhichOneof("item") for each in list(wire.down)[before:]}
                 assert not {"granted", "rejected"} <= answers, "a request was refused in part"
         else:
             try:
-                self.sessions.worker_said(wire, item, self.now)
+                wire.sessions.worker_said(wire, item, self.now)
             except FencedError:
                 wire.close()
             for worker in self.workers:
@@ -379,8 +507,8 @@ class World(RuleBasedStateMachine):
     def traffic(self, data):
         """Some of what is under way arrives, in any order between streams: nothing, or all."""
         for _ in range(data.draw(st.sampled_from([0, 1, 3, 10, 30]))):
-            ways = [wire.up for wire in self.wires if wire.up]
-            ways += [wire.down for wire in self.wires if wire.down and wire.peer.wire is wire]
+            ways = [wire.up for wire in self.wires if wire.up and not wire.scheduler.frozen]
+            ways += [wire.down for wire in self.wires if wire.down and self.lives(wire)]
             ways += [edge.starting for edge in self.edges if edge.starting]
             if not ways:
                 return
@@ -392,7 +520,8 @@ class World(RuleBasedStateMachine):
         elif wire := next((each for each in self.wires if each.up is way), None):
             self.deliver_up(wire)
         else:
-            next(each for each in self.wires if each.down is way).peer.hear(way.popleft())
+            wire = next(each for each in self.wires if each.down is way)
+            wire.peer.hear(wire, way.popleft())
 
     # Workers
 
@@ -400,10 +529,10 @@ class World(RuleBasedStateMachine):
     def set_up(self, slots):
         for number, count in enumerate(slots):
             self.workers.append(SimWorker(f"w{number}", f"w{number}-0", count))
-            self.connect(self.workers[-1])
+            self.connect_all(self.workers[-1])
         for _ in range(2):
             self.edges.append(SimEdge(f"e{next(self.numbers)}", self.outcomes))
-            self.connect(self.edges[-1])
+            self.connect_all(self.edges[-1])
         self.settle_wires()
 
     def heartbeat(self, data):
@@ -424,8 +553,8 @@ class World(RuleBasedStateMachine):
             self.lose(edge, old)
         new = SimWorker(old.worker_id, f"{old.worker_id}-{next(self.numbers)}", old.slots)
         self.workers[self.workers.index(old)] = new
-        old.wire = None
-        self.connect(new)
+        old.wires.clear()
+        self.connect_all(new)
 
     # Edges
 
@@ -480,12 +609,8 @@ class World(RuleBasedStateMachine):
         if worker is None:
             edge.refused(lease, if_refused)
             return
-        booked = self.sessions.admission.leases.get(lease.lease_id)
         verdict = worker.start(lease)
-        foreign = lease.granted_by is not self.sessions or worker.displaced
-        if verdict is None and booked is None and worker.wire is not None and foreign:
-            worker.raced = True
-        assert verdict != "full" or worker.raced, "a slot was granted twice"
+        assert verdict != "full" or worker.displaced, "a slot was granted twice"
         if verdict:
             edge.refused(lease, if_refused)
 
@@ -514,7 +639,7 @@ class World(RuleBasedStateMachine):
             self.lose(old, worker)
         for wish in old.waiting:
             self.outcomes[wish] = "crashed"
-        old.wire = None
+        old.wires.clear()
         self.edges[self.edges.index(old)] = SimEdge(f"e{next(self.numbers)}", self.outcomes)
 
     # What happens
@@ -532,73 +657,93 @@ class World(RuleBasedStateMachine):
 
     # What must hold
 
+    def on_time(self):
+        return [each.sessions for each in self.schedulers if not (each.frozen or each.late)]
+
     @invariant()
     def no_slot_is_held_twice(self):
-        book = self.sessions.admission.leases
         for worker in self.workers:
             assert len(worker.running) <= worker.slots
-            assert worker.raced or book.held(worker.instance_id) <= worker.slots
-            known = self.sessions.fleet.instance(worker.instance_id)
-            assert known is None or known.held == book.held(worker.instance_id)
-            if known is not None and known.link is worker.wire is not None and not worker.raced:
+        sessions, book = self.leader, self.leader.admission.leases
+        for worker in self.workers:
+            if worker.displaced or worker.term != sessions.leader.term:
+                continue
+            assert book.held(worker.instance_id) <= worker.slots
+            known = sessions.fleet.instance(worker.instance_id)
+            if known is not None and known.confirmed and known.link in worker.wires.values():
                 unbooked = [each for each in worker.running if book.get(each) is None]
                 assert not unbooked, "a running lease is not booked"
 
     @invariant()
+    def who_stands_by_does_nothing(self):
+        for sessions in (each.sessions for each in self.schedulers):
+            if not sessions.leader.leads:
+                assert not len(sessions.admission.queue)
+                assert not len(sessions.admission.leases)
+
+    @invariant()
     def nobody_waits_beside_a_free_slot(self):
-        admission = self.sessions.admission
-        for waiting in admission.queue.line(MODEL):
-            for worker in self.sessions.fleet.workers():
-                out = worker.worker_id in waiting.excluded or not worker.takes_requests
-                barred = out or worker.breaker.opens_until is not None
-                assert barred or admission.leases.held(worker.instance_id) >= worker.slots
+        for sessions in self.on_time():
+            admission = sessions.admission
+            for waiting in admission.queue.line(MODEL):
+                for worker in sessions.fleet.workers():
+                    out = worker.worker_id in waiting.excluded or not worker.confirmed
+                    barred = out or not worker.takes_requests or worker.breaker.opens_until is not None
+                    assert barred or admission.leases.held(worker.instance_id) >= worker.slots
 
     @invariant()
     def nobody_waits_past_the_deadline(self):
-        line = self.sessions.admission.queue.line(MODEL)
-        assert all(waiting.deadline > self.now for waiting in line)
+        for sessions in self.on_time():
+            line = sessions.admission.queue.line(MODEL)
+            assert all(waiting.deadline > self.now for waiting in line)
 
     @invariant()
     def each_generation_waits_at_one_place(self):
-        line = self.sessions.admission.queue.line(MODEL)
-        wishes = [(w.edge_id, w.request_id, each) for w in line for each in w.generations]
-        assert all(waiting.generations for waiting in line)
-        assert len(set(wishes)) == len(wishes) == line.slots
-        assert line.requests == len({wish[:2] for wish in wishes})
+        for sessions in (each.sessions for each in self.schedulers):
+            line = sessions.admission.queue.line(MODEL)
+            wishes = [(w.edge_id, w.request_id, each) for w in line for each in w.generations]
+            assert all(waiting.generations for waiting in line)
+            assert len(set(wishes)) == len(wishes) == line.slots
+            assert line.requests == len({wish[:2] for wish in wishes})
 
     @invariant()
     def what_waits_or_runs_counts_as_concurrent(self):
-        admission = self.sessions.admission
-        counted = {waiting.request_id for waiting in admission.queue.line(MODEL)}
-        for worker in self.sessions.fleet.workers():
-            if not worker.gone:
-                leases = admission.leases.of_instance(worker.instance_id)
-                counted |= {lease.request_id for lease in leases if lease.request_id}
-        assert admission.limits.in_flight() == counted
+        for sessions in (each.sessions for each in self.schedulers):
+            admission = sessions.admission
+            counted = {waiting.request_id for waiting in admission.queue.line(MODEL)}
+            for worker in sessions.fleet.workers():
+                if not worker.gone:
+                    leases = admission.leases.of_instance(worker.instance_id)
+                    counted |= {lease.request_id for lease in leases if lease.request_id}
+            assert admission.limits.in_flight() == counted
 
     def settle_wires(self):
         """Deliver all that is under way, and let breaks be noticed."""
         while True:
-            for wire in [w for w in self.wires if w.closed or w.peer.wire is not w]:
+            for wire in self.broken():
                 self.notice(wire)
             busy = [wire for wire in self.wires if wire.up or wire.down]
+            busy = [wire for wire in busy if not wire.scheduler.frozen]
             if not busy:
                 return
             for wire in busy:
                 while wire.up:
                     self.deliver_up(wire)
-                while wire.down and wire.peer.wire is wire:
-                    wire.peer.hear(wire.down.popleft())
+                while wire.down and self.lives(wire):
+                    wire.peer.hear(wire, wire.down.popleft())
 
     def teardown(self):
         """Once all is quiet, every request has its outcome and every slot is free."""
+        self.row.is_there = True
+        for scheduler in self.schedulers:
+            scheduler.frozen = False
         # Each round ends what runs; a request that has begun waits as many as it needs.
         for number in range(100):
             ended = None not in self.outcomes.values()
-            if number >= 4 and ended and not len(self.sessions.admission.leases):
+            if number >= 4 and ended and not len(self.leader.admission.leases):
                 break
             for peer in (*self.workers, *self.edges):
-                self.connect(peer)
+                self.connect_all(peer)
             self.settle_wires()
             for edge in self.edges:
                 while edge.starting:
@@ -613,23 +758,43 @@ class World(RuleBasedStateMachine):
             self.settle_wires()
             self.pass_time(30.0)
         self.settle_wires()
-        admission = self.sessions.admission
+        assert sum(each.sessions.leader.leads for each in self.schedulers) == 1
+        admission = self.leader.admission
         assert not [each for each, outcome in self.outcomes.items() if outcome is None]
         assert not len(admission.queue)
         assert not len(admission.leases), "a slot was lost"
-        for worker in self.workers:
-            known = self.sessions.fleet.instance(worker.instance_id)
-            assert known.link is worker.wire, "a session was torn down with its predecessor"
-            assert not known.gone
-        for edge in self.edges:
-            assert self.sessions.edges.get(edge.edge_id).link is edge.wire
-        assert drift(self.sessions.fleet, admission.leases, after_s=5.0, now=self.now) == 0
+        for scheduler in self.schedulers:
+            sessions = scheduler.sessions
+            for worker in self.workers:
+                known = sessions.fleet.instance(worker.instance_id)
+                ended = "a session was torn down with its predecessor"
+                assert known.link is worker.wires[scheduler], ended
+                assert not known.gone
+                assert worker.term == self.leader.leader.term
+            for edge in self.edges:
+                assert sessions.edges.get(edge.edge_id).link is edge.wires[scheduler]
+        assert drift(self.leader.fleet, admission.leases, after_s=5.0, now=self.now) == 0
 
 
-World.TestCase.settings = settings(
+class Pair(World):
+    """Two schedulers and the row that they contend for."""
+
+    schedulers_count = 2
+    database_url = "postgresql://"
+
+    @rule(data=st.data(), event=st.sampled_from(CONTENTION))
+    def contend(self, data, event):
+        getattr(self, event)(data)
+        self.traffic(data)
+
+
+SETTINGS = settings(
     max_examples=150,
     stateful_step_count=15,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
+World.TestCase.settings = SETTINGS
+Pair.TestCase.settings = SETTINGS
 TestExactness = World.TestCase
+TestExactnessOfTwo = Pair.TestCase

@@ -1,9 +1,10 @@
+import importlib
 import re
 from pathlib import Path
 
 import pytest
 
-from auth_service import queries
+from fastrun.service import queries
 
 
 def test_parse():
@@ -25,8 +26,9 @@ def test_bad_head(head):
         queries.parse(f"{head}\nselect 1;\n")
 
 
-def test_all_are_used():
-    """The stores use every query, and no other."""
-    modules = Path(queries.__file__).parent.glob("*.py")
+@pytest.mark.parametrize("package", ["auth_service", "scheduler"])
+def test_all_are_used(package):
+    """The stores of a service use every query of it, and no other."""
+    modules = Path(importlib.import_module(package).__file__).parent.glob("*.py")
     source = "\n".join(module.read_text() for module in modules)
-    assert set(re.findall(r'\bsql\["(\w+)"\]', source)) == set(queries.load())
+    assert set(re.findall(r'\bsql\["(\w+)"\]', source)) == set(queries.load(package))
