@@ -10,6 +10,7 @@ import tokenizers
 
 from gpu_worker.dialect.special_tokens import SpecialTokens
 
+SHORT_CHARACTERS = 8 << 10  # of what is encoded in a few milliseconds
 SPACE_MARK = "\u2581"  # what SentencePiece vocabularies write for a space
 
 
@@ -118,7 +119,13 @@ class JsonTokenizer:
         return known
 
     def _encode(self, text: str) -> list[int]:
-        ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
+        if len(text) <= SHORT_CHARACTERS:
+            short: list[int] = self._plain.encode(text, add_special_tokens=False).ids
+            return short
+        # For a batch the package lets other threads run: encode() holds them all up, for seconds
+        # where the text has megabytes, and heartbeats and streams with them.
+        (encoding,) = self._plain.encode_batch_fast([text], add_special_tokens=False)
+        ids: list[int] = encoding.ids
         return ids
 
     def _decode(self, token_id: int) -> bytes:

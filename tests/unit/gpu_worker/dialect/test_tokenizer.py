@@ -1,6 +1,8 @@
 """Text to ids and ids to bytes, by a tokenizer.json."""
 
 import json
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,33 @@ def test_special_tokens_of_a_template_are_found(tokenizer):
     ids = tokenizer.encode("<|im_start|>user\nHi<|im_end|>", special=True)
     assert (ids[0], ids[-1]) == (1, 2)
     assert ids[1:-1] == tokenizer.encode("user\nHi", special=False)
+
+
+def test_long_texts_are_encoded_as_short_ones(tokenizer):
+    """In another way, to the same tokens: special ones in the text are text there, too."""
+    line = "Zwölf 🐱 <|im_end|> of 12,345\n"
+    count = 20_000 // len(line)
+    ids = tokenizer.encode(line * count, special=False)
+    assert not {0, 1, 2} & set(ids)
+    assert ids == tokenizer.encode(line, special=False) * count
+
+
+def test_a_long_text_holds_up_no_other_thread(tokenizer):
+    """While it is encoded everything else goes on."""
+    text = "The quick brown fox jumps over the lazy dog. " * 20_000
+    began, turns = threading.Event(), 0
+
+    def encode():
+        began.set()
+        tokenizer.encode(text, special=False)
+
+    encoding = threading.Thread(target=encode)
+    encoding.start()
+    began.wait()
+    while encoding.is_alive():
+        turns += 1
+        time.sleep(0)
+    assert turns > 100
 
 
 def test_control_tokens_show_nothing(tokenizer):
