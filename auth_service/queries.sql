@@ -442,7 +442,7 @@ where
 order by day, model
 limit $6;
 
--- name: usage_of_all: What all accounts used on days, of all models or of one; by day, then by account, then by model.
+-- name: usage_of_all: A page of what all accounts used on days, of all models or of one; by day, then by account, then by model.
 select
     day,
     account_id,
@@ -455,9 +455,13 @@ select
     lost_requests,
     round(cost_picos / 1000000)::bigint as cost_micros
 from usage_days
-where key_id = '' and day between $1 and $2 and ($3::text is null or model = $3)
+where
+    key_id = ''
+    and day between $1 and $2
+    and ($3::text is null or model = $3)
+    and (day, account_id, model) > ($4, $5, $6)
 order by day, account_id, model
-limit $4;
+limit $7;
 
 -- name: find_price: The current price of a model.
 select

@@ -12,6 +12,7 @@ from auth_service.errors import InvalidFieldError
 MOST_RECORDS = 1000
 MOST_DAYS = 366
 MOST_SUMS = 20_000  # to tell more at once would hold up other calls
+PAGE_SUMS = 1000
 
 # So generous that no honest record is refused, and so small that sums always fit 64 bits.
 _MOST_COUNT = 10**12
@@ -93,6 +94,37 @@ class UsageSum(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_tokens: int
     lost_requests: int
     cost_micros: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one page of sums ends and the next one begins."""
+
+    day: date
+    account_id: str
+    model: str
+
+    @classmethod
+    def of(cls, each: UsageSum) -> "Place":
+        """Behind a sum."""
+        return cls(each.day, each.account_id, each.model)
+
+    @classmethod
+    def parse(cls, token: str) -> "Place":
+        """Read what token() wrote.
+
+        Raises:
+            InvalidFieldError: somebody else wrote it.
+        """
+        try:
+            day, account_id, model = msgspec.json.decode(token, type=tuple[date, str, str])
+        except msgspec.DecodeError:
+            raise InvalidFieldError("page_token must be one that an answer had") from None
+        return cls(day, account_id, model)
+
+    def token(self) -> str:
+        """Write it down for who asks for the next page."""
+        return msgspec.json.encode((self.day, self.account_id, self.model)).decode()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from auth_service.errors import InvalidFieldError
 from auth_service.metrics import Metrics
 from auth_service.prices import Price, Prices, ValidPrice
 from auth_service.refusals import told
-from auth_service.usage import Days, UsageRecord, UsageStatus, UsageSum
+from auth_service.usage import Days, Place, UsageRecord, UsageStatus, UsageSum
 from auth_service.usage_store import UsageStore
 from fastrun.v1 import admin_pb2, admin_pb2_grpc, auth_pb2, auth_pb2_grpc
 
@@ -74,8 +74,10 @@ class AdminUsageServicer(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.AdminServiceQueryUsageResponse:
         """See admin.proto."""
         del context
-        sums = await told(self._query(request))
-        return admin_pb2.AdminServiceQueryUsageResponse(sums=[_sum(each) for each in sums])
+        sums, end = await told(self._query(request))
+        return admin_pb2.AdminServiceQueryUsageResponse(
+            sums=[_sum(each) for each in sums], next_page_token=end.token() if end else ""
+        )
 
     async def RecomputeUsage(  # noqa: N802 - gRPC's name
         self, request: admin_pb2.RecomputeUsageRequest, context: "Context[Message, Message]"
@@ -112,12 +114,15 @@ class AdminUsageServicer(admin_pb2_grpc.AdminServiceServicer):
         prices = await told(self._prices.list())
         return admin_pb2.ListPricesResponse(prices=[_price(each) for each in prices])
 
-    async def _query(self, request: admin_pb2.AdminServiceQueryUsageRequest) -> list[UsageSum]:
+    async def _query(
+        self, request: admin_pb2.AdminServiceQueryUsageRequest
+    ) -> tuple[list[UsageSum], Place | None]:
         days = Days.parse(request.first_day, request.last_day)
         if not request.account:
-            return await self._usage.of_all(days, model=request.model)
+            after = Place.parse(request.page_token) if request.page_token else None
+            return await self._usage.of_all(days, model=request.model, after=after)
         account = await self._accounts.find(request.account)
-        return await self._usage.of_account(account.account_id, days, model=request.model)
+        return await self._usage.of_account(account.account_id, days, model=request.model), None
 
     async def _recompute(self, request: admin_pb2.RecomputeUsageRequest) -> int:
         return await self._usage.recompute(Days.parse(request.first_day, request.last_day))

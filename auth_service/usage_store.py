@@ -12,7 +12,7 @@ import asyncpg
 from auth_service import usage
 from auth_service.database import DEADLINE_S, Connection, Database, reference
 from auth_service.errors import StoreUnavailableError
-from auth_service.usage import MOST_SUMS, Days, UsageRecord, UsageSum
+from auth_service.usage import MOST_SUMS, PAGE_SUMS, Days, Place, UsageRecord, UsageSum
 
 RECOMPUTE_S = 60.0  # for one day
 
@@ -86,20 +86,28 @@ class UsageStore:
         """
         sql = self._database.sql["usage_of_account"]
         whose = (reference(account_id), reference(key_id))
-        return await self._sums(sql, *whose, days.first, days.last, reference(model) or None)
+        asked = (days.first, days.last, reference(model) or None)
+        return usage.limited(await self._fetch(sql, *whose, *asked, MOST_SUMS + 1))
 
-    async def of_all(self, days: Days, *, model: str = "") -> list[UsageSum]:
-        """What all accounts used, by day, account and model.
+    async def of_all(
+        self, days: Days, *, model: str = "", after: Place | None = None
+    ) -> tuple[list[UsageSum], Place | None]:
+        """A page of what all accounts used, by day, account and model.
 
         Args:
             days: when.
             model: of one model alone; empty: of all.
+            after: where the page before ended; None: this is the first.
 
-        Raises:
-            InvalidFieldError: there are more sums than an answer can hold.
+        Returns:
+            The sums, and where the page ended; None: there are no more.
         """
         sql = self._database.sql["usage_of_all"]
-        return await self._sums(sql, days.first, days.last, reference(model) or None)
+        after = after or Place(days.first, "", "")
+        place = (after.day, reference(after.account_id), reference(after.model))
+        asked = (days.first, days.last, reference(model) or None)
+        sums = await self._fetch(sql, *asked, *place, PAGE_SUMS)
+        return sums, Place.of(sums[-1]) if len(sums) == PAGE_SUMS else None
 
     async def recompute(self, days: Days) -> int:
         """Compute the sums of days anew from the records; each day as a whole, or not at all.
@@ -125,12 +133,12 @@ class UsageStore:
 
         return await self._shared(work, RECOMPUTE_S)
 
-    async def _sums(self, sql: str, *arguments: object) -> list[UsageSum]:
+    async def _fetch(self, sql: str, *arguments: object) -> list[UsageSum]:
         async def work(connection: Connection) -> list[asyncpg.Record]:
-            return await connection.fetch(sql, *arguments, MOST_SUMS + 1)
+            return await connection.fetch(sql, *arguments)
 
         rows = await self._shared(work, self._deadline_s)
-        return usage.limited([UsageSum(**row) for row in rows])
+        return [UsageSum(**row) for row in rows]
 
     async def _shared(self, work: Callable[[Connection], Awaitable[T]], deadline_s: float) -> T:
         """Do work with one of our share of the connections; the deadline counts the wait for it."""

@@ -76,3 +76,12 @@ def new_key(key: str, **fields: object) -> NewKey:
         "prefix": api_key.display_prefix(key),
     }
     return NewKey(**(told | fields))  # type: ignore[arg-type] # tests pass wrong ones on purpose
+
+
+async def usage_of_all(store, days, **whose):
+    """All pages of what all accounts used."""
+    sums, after = await store.of_all(days, **whose)
+    while after is not None:
+        page, after = await store.of_all(days, after=after, **whose)
+        sums += page
+    return sums

@@ -23,7 +23,7 @@ from fastrun.cli.usage_report import (
     total,
     unpriced,
 )
-from fastrun.v1 import admin_pb2, admin_pb2_grpc
+from fastrun.v1 import admin_pb2, admin_pb2_grpc, auth_pb2
 
 app = group("usage", help="Show what accounts have used, and what it costs.")
 
@@ -77,9 +77,15 @@ def usage(
 
     async def talk(channel: grpc.aio.Channel) -> list[Line]:
         stub = admin_pb2_grpc.AdminServiceStub(channel)
-        answer = await stub.QueryUsage(request, timeout=TIMEOUT_S)
+        sums: list[auth_pb2.UsageSum] = []
+        while True:
+            answer = await stub.QueryUsage(request, timeout=TIMEOUT_S)
+            sums.extend(answer.sums)
+            request.page_token = answer.next_page_token
+            if not request.page_token:
+                break
         names = await accounts.names(stub)
-        return [line(each, names) for each in answer.sums]
+        return [line(each, names) for each in sums]
 
     lines = ask(auth_service(auth, data, context), talk)
     if by_account:

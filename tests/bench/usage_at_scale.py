@@ -26,7 +26,7 @@ from auth_service.database import Database
 from auth_service.key_lookup import KeyLookup
 from auth_service.keys import Pepper, Peppers
 from auth_service.migrate import migrate
-from auth_service.usage import Days, UsageRecord, UsageStatus
+from auth_service.usage import Days, Place, UsageRecord, UsageStatus
 from auth_service.usage_store import UsageStore
 from fastrun.local.postgres import Postgres
 
@@ -112,9 +112,14 @@ class Scale:
             lambda: self._of_key(usage, year),
         )
         await self._each(
-            "usage of all accounts, one model, today",
-            20,
+            "a page of the usage of all accounts, one model, today",
+            100,
             lambda: usage.of_all(day, model="model-1"),
+        )
+        await self._each(
+            "a page of the usage of all accounts, 366 days, somewhere in it",
+            100,
+            lambda: usage.of_all(year, after=self._somewhere(last)),
         )
         records = iter(range(1_000_000))
         await self._each("record 1,000", 50, lambda: self._record(usage, records))
@@ -134,6 +139,10 @@ class Scale:
             start = time.monotonic()
             changed = await usage.recompute(days)
             print(f"recompute {name}: {time.monotonic() - start:.2f} s, {changed} sums changed")
+
+    def _somewhere(self, last: date) -> Place:
+        day = last - timedelta(self._random.randrange(SPAN_DAYS))
+        return Place(day, account_id(self._pick(self._accounts, 1)), "")
 
     async def _each(self, name: str, count: int, ask: Callable[[], Awaitable[object]]) -> None:
         """Ask one after the other, and print how long it took."""

@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime
 from random import Random
 
 import pytest
-from auth_stores import open_stores
+from auth_stores import open_stores, usage_of_all
 from postgres_outages import frozen, postmaster
 
 from auth_service.errors import StoreUnavailableError
@@ -62,7 +62,7 @@ def batches(count):
 
 
 async def counted(stores):
-    (total,) = await stores.usage.of_all(Days(DAY, DAY))
+    (total,) = await usage_of_all(stores.usage, Days(DAY, DAY))
     (rows,) = await stores.ask("select count(*)::integer as count from usage_records")
     return total.requests, rows["count"]
 

@@ -65,7 +65,13 @@ async def used(auth, account_id="acct_1", **fields):
 
 async def used_by_all(admin, **fields):
     request = admin_pb2.AdminServiceQueryUsageRequest(**(DAYS | fields))
-    return list((await admin.QueryUsage(request)).sums)
+    sums = []
+    while True:
+        answer = await admin.QueryUsage(request)
+        sums += answer.sums
+        request.page_token = answer.next_page_token
+        if not request.page_token:
+            return sums
 
 
 async def set_price(admin, model, *micros):
@@ -107,8 +113,10 @@ async def test_recorded_and_asked(stubs):
     assert await used(auth, "acct_2") == await used_by_all(admin, model="another") == []
 
 
-async def test_order(stubs):
-    """Sums come by day, then by account, then by model."""
+@pytest.mark.parametrize("page", [3, 1000])
+async def test_order(stubs, monkeypatch, page):
+    """Sums come by day, then by account, then by model, also when they take several pages."""
+    monkeypatch.setattr("auth_service.usage_store.PAGE_SUMS", page)
     auth, admin = stubs
     names = [(day, account, model) for day in range(2) for account in "ab" for model in "xy"]
     await recorded(

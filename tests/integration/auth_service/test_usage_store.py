@@ -8,14 +8,14 @@ from random import Random
 
 import asyncpg
 import pytest
-from auth_stores import PEPPERS, new_key, open_stores
+from auth_stores import PEPPERS, new_key, open_stores, usage_of_all
 from generated_usage import FIRST_DAY, account_id, add_keys, add_records
 from msgspec import structs
 
 from auth_service import queries, usage
 from auth_service.errors import InvalidFieldError, StoreUnavailableError
 from auth_service.prices import Price
-from auth_service.usage import MOST_SUMS, Days, UsageRecord, UsageStatus, UsageSum
+from auth_service.usage import MOST_SUMS, PAGE_SUMS, Days, UsageRecord, UsageStatus, UsageSum
 from auth_service.usage_store import UsageStore
 from fastrun.service import api_key
 
@@ -122,13 +122,14 @@ async def test_a_record_is_summed(stores):
     assert await stores.usage.record([RECORD]) == 1
     assert await stores.usage.of_account("acct_1", DAYS) == [SUM]
     assert await stores.usage.of_account("acct_1", DAYS, key_id="key_1", model="m") == [SUM]
-    assert await stores.usage.of_all(DAYS) == await stores.usage.of_all(DAYS, model="m") == [SUM]
+    assert await usage_of_all(stores.usage, DAYS) == [SUM]
+    assert await usage_of_all(stores.usage, DAYS, model="m") == [SUM]
     for nothing in (
         stores.usage.of_account("acct_2", DAYS),
         stores.usage.of_account("acct_1", DAYS, key_id="key_2"),
         stores.usage.of_account("acct_1", DAYS, model="another"),
         stores.usage.of_account("acct_1", Days(DAY + timedelta(1), DAY + timedelta(2))),
-        stores.usage.of_all(DAYS, model="another"),
+        usage_of_all(stores.usage, DAYS, model="another"),
         stores.usage.of_account("\0", DAYS),
     ):
         assert await nothing == []
@@ -140,7 +141,7 @@ async def test_a_record_counts_once(stores):
     assert await stores.usage.record([RECORD, again]) == 1
     assert await stores.usage.record([again]) == 0
     assert await stores.usage.record([again, replace(RECORD, request_id="r2")]) == 1
-    assert await stores.usage.of_all(DAYS) == [
+    assert await usage_of_all(stores.usage, DAYS) == [
         structs.replace(
             SUM,
             requests=2,
@@ -161,7 +162,7 @@ async def test_a_refused_batch_leaves_nothing(stores):
     """If one record of a batch cannot be kept, none is."""
     with pytest.raises(InvalidFieldError, match=r"records\[1\]: model must not be empty"):
         await stores.usage.record([RECORD, replace(RECORD, request_id="r2", model="")])
-    assert await stores.usage.of_all(DAYS) == []
+    assert await usage_of_all(stores.usage, DAYS) == []
 
 
 async def test_unknown_is_not_zero(stores):
@@ -175,7 +176,7 @@ async def test_unknown_is_not_zero(stores):
     for field in zeros:
         assert rows["lost"][field] is None
         assert rows["zero"][field] == 0
-    (total,) = await stores.usage.of_all(DAYS)
+    (total,) = await usage_of_all(stores.usage, DAYS)
     assert (total.requests, total.lost_requests, total.completion_tokens) == (3, 1, 5)
 
 
@@ -203,7 +204,7 @@ async def test_at_least_once_from_two_edges(database):
     try:
         assert sum(await asyncio.gather(*map(deliver, stores))) == 400
         around = Days(DAY - timedelta(1), DAY + timedelta(1))
-        assert await stores[0].usage.of_all(around) == sums_of(records)
+        assert await usage_of_all(stores[0].usage, around) == sums_of(records)
         for account in range(3):
             whose = f"acct_{account}"
             theirs = [record for record in records if record.account_id == whose]
@@ -225,7 +226,7 @@ async def test_recomputed(stores):
     days = Days(now.date(), now.date() + timedelta(1))
     records = [replace(each, started_at=now.timestamp() + 1) for each in many(Random(3), 60)]
     await stores.usage.record(records)
-    right = await stores.usage.of_all(days)
+    right = await usage_of_all(stores.usage, days)
     assert [each.cost_micros is not None for each in right] == [each.model == "x" for each in right]
     kept = await stores.ask("select * from usage_days order by account_id, key_id, day, model")
     await spoil(
@@ -236,9 +237,9 @@ async def test_recomputed(stores):
         "insert into usage_days select 'made_up', key_id, day, model, 1, 1, 1, 1, 1, 1, 1 "
         "from usage_days where key_id = '' limit 1",
     )
-    assert await stores.usage.of_all(days) != right
+    assert await usage_of_all(stores.usage, days) != right
     assert await stores.usage.recompute(days) == 3 + 3 + 3 + 1
-    assert await stores.usage.of_all(days) == right
+    assert await usage_of_all(stores.usage, days) == right
     again = await stores.ask("select * from usage_days order by account_id, key_id, day, model")
     assert again == kept
     assert await stores.usage.recompute(days) == 0
@@ -261,7 +262,7 @@ async def test_recomputed_while_records_come(database):
 
         recording = asyncio.create_task(record())
         await asyncio.gather(recording, recompute())
-        assert await stores.usage.of_all(around) == sums_of(records)
+        assert await usage_of_all(stores.usage, around) == sums_of(records)
         assert await stores.usage.recompute(around) == 0
     finally:
         await stores.close()
@@ -354,19 +355,45 @@ async def test_waiting_has_an_end(stores):
         await holder.close()
     records = [replace(RECORD, request_id=f"r{n}") for n in range(20)]
     await stores.usage.record(records)
-    assert await stores.usage.of_all(DAYS) == sums_of(records)
+    assert await usage_of_all(stores.usage, DAYS) == sums_of(records)
 
 
 async def test_too_much_to_tell(stores, monkeypatch):
-    """More sums than an answer holds are refused rather than cut off."""
+    """More sums of an account than an answer holds are refused rather than cut off."""
     monkeypatch.setattr("auth_service.usage_store.MOST_SUMS", 2)
     monkeypatch.setattr(usage, "MOST_SUMS", 2)
     records = [replace(RECORD, request_id=f"r{n}", model=f"m{n}") for n in range(3)]
     await stores.usage.record(records[:2])
-    assert len(await stores.usage.of_all(DAYS)) == 2
+    assert len(await stores.usage.of_account("acct_1", DAYS)) == 2
     await stores.usage.record(records)
     with pytest.raises(InvalidFieldError, match="more than 2 sums"):
-        await stores.usage.of_all(DAYS)
+        await stores.usage.of_account("acct_1", DAYS)
+
+
+@pytest.mark.parametrize("page", [1, 2, 7, 1000])
+async def test_pages(stores, monkeypatch, page):
+    """Whatever a page holds, all pages together tell each sum of all accounts once, in order."""
+    monkeypatch.setattr("auth_service.usage_store.PAGE_SUMS", page)
+    records = [
+        replace(
+            RECORD,
+            request_id=f"{account} {model} {day}",
+            account_id=account,
+            model=model,
+            started_at=RECORD.started_at + day * 86_400,
+        )
+        for account in ("a", "b")
+        for model in ("x", "y")
+        for day in range(3)
+    ]
+    await stores.usage.record(records)
+    days = Days(DAY, DAY + timedelta(2))
+    sums = await usage_of_all(stores.usage, days)
+    places = [(each.day, each.account_id, each.model) for each in sums]
+    assert places == sorted(set(places))
+    assert len(places) == len(records)
+    of_x, _ = await stores.usage.of_all(days, model="x")
+    assert {each.model for each in of_x} == {"x"}
 
 
 @pytest.mark.parametrize("plans", ["force_custom_plan", "force_generic_plan"])
@@ -375,7 +402,7 @@ async def test_queries_use_their_indexes(stores, plans):
     days = (FIRST_DAY, FIRST_DAY + timedelta(9))
     cases = {  # which of the indexes of sums is better depends on how many days and keys there are
         "usage_of_account": (["usage_days_"], [account_id(1), "", *days, None, MOST_SUMS]),
-        "usage_of_all": (["usage_days_"], [*days, None, MOST_SUMS]),
+        "usage_of_all": (["usage_days_"], [*days, None, days[0], "", "", PAGE_SUMS]),
         "add_to_usage_days": (["usage_records_pkey"], [["r1", "r2"]]),
         "recompute_usage_day": (["usage_records_by_time", "usage_days_by_day"], [FIRST_DAY]),
         "find_identities": (["usage_days_pkey", "keys_digest_key"], [[b"0" * 32]]),

@@ -127,3 +127,16 @@ def test_too_many_sums():
     assert usage.limited([one] * usage.MOST_SUMS)
     with pytest.raises(InvalidFieldError, match="ask for fewer days, one account or one model"):
         usage.limited([one] * (usage.MOST_SUMS + 1))
+
+
+def test_places_are_read_as_they_are_written():
+    """The token of a place is that place again, whatever the model is called."""
+    place = usage.Place(date(2026, 11, 29), "acct_1", 'a "model", \u00e9')
+    assert usage.Place.parse(place.token()) == place
+
+
+@pytest.mark.parametrize("token", ["x", "[]", '["2026-13-01","a","m"]', '["2026-11-29","a"]', "1"])
+def test_tokens_of_others(token):
+    """What no answer had is refused."""
+    with pytest.raises(InvalidFieldError, match="page_token"):
+        usage.Place.parse(token)
