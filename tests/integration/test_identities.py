@@ -68,6 +68,7 @@ TABLE = {
             "EdgeSession": EDGE,
             "WorkerSession": WORKER,
             "ListModels": OPERATOR,
+            "ForgetModel": OPERATOR,
             "WatchFleet": OPERATOR,
             "DrainWorker": OPERATOR,
             "FindUsage": EDGE,
