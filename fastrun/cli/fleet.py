@@ -1,101 +1,127 @@
-"""`fastrun fleet`: workers, slots, queues, and whether the books are right."""
+"""`fastrun fleet`: workers, slots, queues, whether the books are right; and how a worker leaves."""
 
-from typing import Annotated, Any
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Protocol
 
 import grpc.aio
 import typer
+from rich.live import Live
+from rich.text import Text
 
-from fastrun.cli.connection import ContextName, Scheduler, ask, scheduler_service
+from fastrun.cli import draining
+from fastrun.cli.connection import TIMEOUT_S, ContextName, Scheduler, ask, scheduler_service
 from fastrun.cli.data import Data
+from fastrun.cli.draining import Leaving, Watched
 from fastrun.cli.errors import CommandError
+from fastrun.cli.fleet_view import fields, lines
 from fastrun.cli.group import group
-from fastrun.cli.output import Json, print_columns, print_json
-from fastrun.v1 import scheduler_pb2, scheduler_pb2_grpc
+from fastrun.cli.output import Json, print_json
+from fastrun.v1.scheduler_pb2 import DrainWorkerRequest, WatchFleetRequest, WatchFleetResponse
+from fastrun.v1.scheduler_pb2_grpc import SchedulerServiceStub
 
-app = group()
+app = group("fleet")
+
+WATCH_INTERVAL_MS = 1000
+LEAVING_INTERVAL_MS = 250
 
 
-@app.command()
+@app.callback(
+    invoke_without_command=True, help="Show workers, slots, caches and queues; or drain a worker."
+)
 def fleet(
+    called: typer.Context,
     watch: Annotated[bool, typer.Option("--watch", help="Show it again each second.")] = False,
     scheduler: Scheduler = None,
     data: Data = None,
     context: ContextName = None,
     as_json: Json = False,
 ) -> None:
-    """Show workers, slots in use, models and queues."""
+    """Show the fleet, unless a command follows."""
+    if called.invoked_subcommand is not None:
+        return
 
     async def talk(channel: grpc.aio.Channel) -> bool:
-        stub = scheduler_pb2_grpc.SchedulerServiceStub(channel)
-        request = scheduler_pb2.WatchFleetRequest(interval_ms=1000 if watch else 0)
+        request = WatchFleetRequest(interval_ms=WATCH_INTERVAL_MS if watch else 0)
         seen = False
-        async for answer in stub.WatchFleet(request, timeout=None if watch else 10.0):
-            _show(answer, as_json=as_json)
-            seen = True
+        timeout_s = None if watch else TIMEOUT_S
+        with _screen(as_json=as_json, again=watch) as screen:
+            async for answer in SchedulerServiceStub(channel).WatchFleet(
+                request, timeout=timeout_s
+            ):
+                screen(answer)
+                seen = True
         return seen
 
     service = scheduler_service(scheduler, data, context)
     if not ask(service, talk):
-        raise CommandError(
-            f"the scheduler at {service.address} says nothing: is it the leading one?"
-        )
+        raise CommandError(f"the scheduler at {service.address} says nothing: ask it again")
 
 
-def _show(answer: scheduler_pb2.WatchFleetResponse, *, as_json: bool) -> None:
+@app.command()
+def drain(
+    worker: Annotated[
+        str, typer.Argument(metavar="WORKER", help="Its id, as `fastrun fleet` shows it.")
+    ],
+    deadline: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            min=0,
+            max=draining.LONGEST_S,
+            help="When what still runs goes on at other workers.  [the worker's drain_s]",
+        ),
+    ] = None,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Wait until it serves again, as a new process.")
+    ] = False,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Return at once.")] = False,
+    scheduler: Scheduler = None,
+    data: Data = None,
+    context: ContextName = None,
+) -> None:
+    """Let a worker finish what it runs, take nothing new and end.
+
+    Whatever supervises it starts it again: for a new version, or new settings.
+    """
+    deadline_ms = None if deadline is None else round(deadline * 1000)
+    request = DrainWorkerRequest(worker_id=worker, deadline_ms=deadline_ms)
+
+    async def talk(channel: grpc.aio.Channel) -> Leaving | None:
+        stub = SchedulerServiceStub(channel)
+        answer = await stub.DrainWorker(request, timeout=TIMEOUT_S)
+        print(f"{worker} drains: {draining.requests(answer.slots_in_use)} running", flush=True)
+        if no_wait:
+            return None
+        watched = Watched(worker, answer, restart=restart)
+        watch = WatchFleetRequest(interval_ms=LEAVING_INTERVAL_MS)
+        async for seen in stub.WatchFleet(watch):
+            if (left := watched.see(seen)) is not None:
+                return left
+        raise CommandError("the scheduler has ended: see with fastrun fleet what became of it")
+
+    left = ask(scheduler_service(scheduler, data, context), talk)
+    if left is not None:
+        print(left)
+
+
+class Screen(Protocol):
+    """Where a fleet is shown."""
+
+    def __call__(self, answer: WatchFleetResponse) -> None:
+        """Show it as it is now."""
+
+
+@contextmanager
+def _screen(*, as_json: bool, again: bool) -> Iterator[Screen]:
+    """Redraw in place on a terminal; else one after another."""
     if as_json:
-        print_json(fields(answer))
-        return
-    print_columns(
-        ("worker", "model", "state", "slots", "running", "kv blocks", "tokens/s", "address"),
-        [_row(worker) for worker in answer.workers],
-    )
-    print()
-    for queue in answer.queues:
-        print(f"queue of {queue.model}: {queue.waiting} waiting, room for {queue.bound}")
-    print(f"edges {answer.edges}, drift {answer.drift}, term {answer.term}")
-
-
-def _row(worker: scheduler_pb2.WorkerStatus) -> tuple[object, ...]:
-    beat = worker.heartbeat
-    return (
-        worker.worker_id,
-        worker.model,
-        worker.state,
-        f"{worker.slots_in_use}/{worker.slots}",
-        len(beat.running_lease_ids),
-        f"{beat.kv_blocks_used}/{beat.kv_blocks_total}",
-        f"{beat.tokens_per_second:.0f}",
-        worker.address,
-    )
-
-
-def fields(answer: scheduler_pb2.WatchFleetResponse) -> dict[str, Any]:
-    """The fleet as JSON; the names are part of what scripts rely on."""
-    return {
-        "workers": [
-            {
-                "worker_id": worker.worker_id,
-                "instance_id": worker.instance_id,
-                "address": worker.address,
-                "model": worker.model,
-                "state": worker.state,
-                "slots": worker.slots,
-                "slots_in_use": worker.slots_in_use,
-                "running": len(worker.heartbeat.running_lease_ids),
-                "waiting": worker.heartbeat.waiting,
-                "kv_blocks_used": worker.heartbeat.kv_blocks_used,
-                "kv_blocks_total": worker.heartbeat.kv_blocks_total,
-                "tokens_per_second": round(worker.heartbeat.tokens_per_second, 1),
-                "prompt_tokens": worker.heartbeat.prompt_tokens,
-                "cached_tokens": worker.heartbeat.cached_tokens,
-            }
-            for worker in answer.workers
-        ],
-        "queues": [
-            {"model": queue.model, "waiting": queue.waiting, "bound": queue.bound}
-            for queue in answer.queues
-        ],
-        "drift": answer.drift,
-        "edges": answer.edges,
-        "term": answer.term,
-    }
+        yield lambda answer: print_json(fields(answer))
+    elif again and sys.stdout.isatty():
+        with Live(auto_refresh=False) as live:
+            yield lambda answer: live.update(Text("\n".join(lines(answer))), refresh=True)
+    else:
+        yield lambda answer: print(
+            "\n".join(lines(answer)), end="\n\n" if again else "\n", flush=True
+        )

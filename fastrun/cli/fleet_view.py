@@ -1,0 +1,110 @@
+"""What `fastrun fleet` shows: a fleet as lines for people, and as JSON for programs. Pure."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from fastrun.cli.output import columns
+from fastrun.v1.scheduler_pb2 import WatchFleetResponse, WorkerStatus
+
+TITLES = ("worker", "model", "state", "slots", "queue", "cached", "tokens/s", "kv", "address")
+NUMBERS = frozenset({"slots", "queue", "cached", "tokens/s", "kv"})
+GONE = "gone"
+
+
+def lines(answer: WatchFleetResponse) -> list[str]:
+    """Lay out a fleet: its workers and their sum, its queues, and whether the books are right."""
+    there = [worker for worker in answer.workers if worker.state != GONE]
+    rows = [_row(worker) for worker in answer.workers]
+    if len(answer.workers) > 1:
+        rows.append(_sum(there))
+    told = [*columns(TITLES, rows, right=NUMBERS), ""]
+    told += [
+        f"queue of {queue.model}: {queue.waiting} waiting, room for {queue.bound}"
+        for queue in answer.queues
+    ]
+    told.append(f"edges {answer.edges}, drift {answer.drift}, term {answer.term}")
+    if not answer.leads:
+        told.append("this scheduler stands by: it sees the fleet, and another one grants")
+    return told
+
+
+def fields(answer: WatchFleetResponse) -> dict[str, Any]:
+    """The fleet as JSON; the names are part of what scripts rely on."""
+    return {
+        "workers": [_worker(worker) for worker in answer.workers],
+        "queues": [
+            {"model": queue.model, "waiting": queue.waiting, "bound": queue.bound}
+            for queue in answer.queues
+        ],
+        "drift": answer.drift,
+        "edges": answer.edges,
+        "term": answer.term,
+        "leads": answer.leads,
+    }
+
+
+def hit_rate(workers: Iterable[WorkerStatus]) -> float | None:
+    """How much of all prompts their caches held, since they started; None: there were none."""
+    beats = [worker.heartbeat for worker in workers]
+    prompts = sum(beat.prompt_tokens for beat in beats)
+    return sum(beat.cached_tokens for beat in beats) / prompts if prompts else None
+
+
+def _row(worker: WorkerStatus) -> tuple[object, ...]:
+    return (
+        worker.worker_id,
+        worker.model,
+        worker.state,
+        *_figures([worker]),
+        worker.address,
+    )
+
+
+def _sum(workers: list[WorkerStatus]) -> tuple[object, ...]:
+    return ("total", "", f"{len(workers)} up", *_figures(workers), "")
+
+
+def _figures(workers: list[WorkerStatus]) -> tuple[str, ...]:
+    beats = [worker.heartbeat for worker in workers]
+    in_use, slots = (sum(getattr(each, name) for each in workers) for name in _SLOTS)
+    used, blocks = (sum(getattr(beat, name) for beat in beats) for name in _BLOCKS)
+    return (
+        f"{in_use}/{slots}",
+        f"{sum(beat.waiting for beat in beats)}",
+        _percent(hit_rate(workers)),
+        f"{sum(beat.tokens_per_second for beat in beats):.0f}",
+        _percent(used / blocks if blocks else None),
+    )
+
+
+_SLOTS = ("slots_in_use", "slots")
+_BLOCKS = ("kv_blocks_used", "kv_blocks_total")
+
+
+def _percent(part: float | None) -> str:
+    return "-" if part is None else f"{part:.0%}"
+
+
+def _worker(worker: WorkerStatus) -> dict[str, Any]:
+    beat = worker.heartbeat
+    rate = hit_rate([worker])
+    return {
+        "worker_id": worker.worker_id,
+        "instance_id": worker.instance_id,
+        "address": worker.address,
+        "model": worker.model,
+        "state": worker.state,
+        "slots": worker.slots,
+        "slots_in_use": worker.slots_in_use,
+        "running": len(beat.running_lease_ids),
+        "waiting": beat.waiting,
+        "kv_blocks_used": beat.kv_blocks_used,
+        "kv_blocks_total": beat.kv_blocks_total,
+        "tokens_per_second": round(beat.tokens_per_second, 1),
+        "prompt_tokens": beat.prompt_tokens,
+        "cached_tokens": beat.cached_tokens,
+        "cache_hit_rate": None if rate is None else round(rate, 4),
+        "prefill_tokens": beat.prefill_tokens,
+        "context_tokens": beat.context_tokens,
+        "moved": beat.moved,
+    }
