@@ -149,8 +149,8 @@ def bodies(kind):
 
 
 STACKS = {
-    "scripted": ("--engine", "scripted", "--slots", str(STREAMS)),
-    "tiny": (*TINY, "--slots", str(STREAMS)),
+    "scripted": ("--engine", "scripted", "--slots", str(STREAMS + 8)),
+    "tiny": (*TINY, "--slots", str(STREAMS + 8)),
 }
 
 

@@ -141,8 +141,11 @@ async def test_a_move_before_the_first_delta(start, body):
 
 @pytest.mark.parametrize("how", ["dies", "engine dies"])
 @pytest.mark.parametrize("words", [0, 2])
-async def test_one_death_in_all(start, body, how, words):
-    """Before and after the first delta together: a third worker is not risked."""
+async def test_one_death_in_all(start, body, until, how, words):
+    """Before and after the first delta together: a third worker is not risked.
+
+    What was told is recorded once, and as partial where a worker could not tell its end.
+    """
     async with start(workers=3) as up:
 
         def first(run):
@@ -157,6 +160,11 @@ async def test_one_death_in_all(start, body, how, words):
         answer = await up.client.post(CHAT, json=body(stream=True))
         assert error_of(answer.text) == BROKEN
         assert [len(worker.runs) for worker in up.workers] == [1, 1, 0]
+        await until(lambda: up.auth.recorded)
+        (record,) = up.auth.recorded.values()
+        lost = auth_pb2.USAGE_STATUS_PARTIAL if how == "dies" else auth_pb2.USAGE_STATUS_FAILED
+        assert (record.status, record.completion_tokens) == (lost, words + 2)
+        assert record.prompt_tokens == 11
 
 
 async def test_failures_go_to_two_other_workers(start, body):
