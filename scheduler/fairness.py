@@ -22,44 +22,76 @@ Key = tuple[int, float, int]
 """Round, and then who has waited longest."""
 
 FORGET_FROM = 64
+MOST_COUNTED = 100
+"""So many accounts are looked at for a position."""
 
 
 class _Lane:
-    """What waits for one account, earliest first; never empty."""
+    """What waits for one account, earliest first; never empty, once it has a place."""
 
-    __slots__ = ("account_id", "places", "round", "tokens")
+    __slots__ = ("_base", "_end", "_offsets", "account_id", "places")
 
     def __init__(self, account_id: str, round_: int) -> None:
         self.account_id = account_id
-        self.round = round_
         self.places: list[Waiting] = []
-        self.tokens = 0
-        """Of the next generation at each place."""
+        # The round of each place is its offset from the base; the last one's tokens are in the end.
+        self._base = round_
+        self._offsets: list[int] = []
+        self._end = 0
 
     @property
-    def key(self) -> Key:
-        return (self.round, *self.places[0].turn)
+    def round(self) -> int:
+        """In which its next turn comes."""
+        return self._base + self._offsets[0]
+
+    @property
+    def entry(self) -> "_Entry":
+        return (*self.key(0), self)
+
+    def key(self, index: int) -> Key:
+        """When the turn of a place comes, if nothing else comes or goes."""
+        return (self._base + self._offsets[index], *self.places[index].turn)
 
     def index(self, place: Waiting) -> int:
-        return bisect.bisect_left(self.places, place.turn, key=lambda each: each.turn)
+        if self.places[0] is place:
+            return 0
+        return bisect.bisect_left(self.places, place.turn, key=_turn)
 
-    def keys(self) -> Iterator[tuple[Key, Waiting]]:
-        """Yield when the turn of each place comes, if nothing else comes or goes."""
-        round_ = self.round
-        for place in self.places:
-            yield (round_, *place.turn), place
-            round_ += place.tokens
+    def add(self, place: Waiting) -> None:
+        index = bisect.bisect_left(self.places, place.turn, key=_turn)
+        self._offsets.insert(index, self._offsets[index] if index < len(self.places) else self._end)
+        self.places.insert(index, place)
+        self._shift(index + 1, place.tokens)
+
+    def remove(self, place: Waiting) -> None:
+        index = self.index(place)
+        del self.places[index]
+        del self._offsets[index]
+        if index == 0:
+            self._base -= place.tokens
+        else:
+            self._shift(index, -place.tokens)
+
+    def charge(self, tokens: int) -> None:
+        self._base += tokens
 
     def count_before(self, key: Key) -> int:
         """Count the places whose turn comes before another's."""
-        if self.round + self.tokens <= key[0]:
-            return len(self.places)
-        count = 0
-        for each, _ in self.keys():
-            if each >= key:
-                break
+        count = bisect.bisect_left(self._offsets, key[0] - self._base)
+        if count < len(self.places) and self.key(count) < key:
             count += 1
         return count
+
+    def _shift(self, index: int, by: int) -> None:
+        self._offsets[index:] = [each + by for each in self._offsets[index:]]
+        self._end += by
+
+
+_Entry = tuple[int, float, int, _Lane]
+
+
+def _turn(place: Waiting) -> tuple[float, int]:
+    return place.turn
 
 
 class Crowd:
@@ -100,7 +132,7 @@ class FairLine:
 
     def __init__(self) -> None:
         self._lanes: dict[str, _Lane] = {}
-        self._order: list[tuple[Key, _Lane]] = []
+        self._order: list[_Entry] = []
         self._crowd = Crowd()
         self._size = 0
         # The round in which the last slot was given.
@@ -114,7 +146,8 @@ class FairLine:
 
     def __iter__(self) -> Iterator[Waiting]:
         """Yield all places in the order of their turns, if nothing else comes or goes."""
-        return (place for _, place in merge(*(lane.keys() for _, lane in self._order)))
+        keyed = merge(*(_keyed(lane) for lane in self._lanes.values()))
+        return (lane.places[index] for *_, lane, index in keyed)
 
     @property
     def accounts(self) -> int:
@@ -133,7 +166,7 @@ class FairLine:
 
     def head(self) -> Waiting | None:
         """Return whose turn it is."""
-        return self._order[0][1].places[0] if self._order else None
+        return self._order[0][-1].places[0] if self._order else None
 
     def add(self, place: Waiting) -> None:
         """Take in a place."""
@@ -143,8 +176,7 @@ class FairLine:
             self._lanes[place.account_id] = lane
         else:
             self._take_out(lane)
-        bisect.insort(lane.places, place, key=lambda each: each.turn)
-        lane.tokens += place.tokens
+        lane.add(place)
         self._put_in(lane)
         self._size += 1
         if not place.begun:
@@ -154,9 +186,8 @@ class FairLine:
         """Take out a place."""
         lane = self._lanes[place.account_id]
         self._take_out(lane)
-        del lane.places[lane.index(place)]
-        lane.tokens -= place.tokens
-        if lane.places:
+        if len(lane.places) > 1:
+            lane.remove(place)
             self._put_in(lane)
         else:
             del self._lanes[place.account_id]
@@ -168,27 +199,27 @@ class FairLine:
     def charge(self, account_id: str, tokens: int) -> None:
         """Note that an account got a slot, whether it waited or not, and what that costs."""
         round_ = self._round_of(account_id)
-        lowest = self._order[0][1].round if self._order else round_
+        lowest = self._order[0][0] if self._order else round_
         self._round = max(self._round, min(round_, lowest))
         if lane := self._lanes.get(account_id):
             self._take_out(lane)
-            lane.round += tokens
+            lane.charge(tokens)
             self._put_in(lane)
         else:
             self._owe(account_id, round_ + tokens)
 
     def count_before(self, place: Waiting) -> int:
-        """Count the places whose turn comes before that of one of them."""
+        """Count the places whose turn comes before that of one of them.
+
+        Where very many accounts have a turn before, some of them stand for all.
+        """
         own = self._lanes[place.account_id]
         index = own.index(place)
-        key = (own.round + sum(each.tokens for each in own.places[:index]), *place.turn)
-        count = index
-        for earliest, lane in self._order:
-            if earliest >= key:
-                break
-            if lane is not own:
-                count += lane.count_before(key)
-        return count
+        key = own.key(index)
+        before = bisect.bisect_left(self._order, key)
+        counted = self._order[: before : before // MOST_COUNTED + 1]
+        others = sum(lane.count_before(key) for *_, lane in counted if lane is not own)
+        return index + others * before // max(1, len(counted))
 
     def who_makes_way(self, account_id: str) -> Waiting | None:
         """Find whose place a newcomer may have when no more may wait.
@@ -200,7 +231,9 @@ class FairLine:
         few, most = self._crowd.count(account_id), self._crowd.most
         if few >= most:
             return None
-        lane = max((self._lanes[each] for each in self._crowd.largest()), key=lambda lane: lane.key)
+        lane = max(
+            (self._lanes[each] for each in self._crowd.largest()), key=lambda lane: lane.key(0)
+        )
         if few + 1 == most and self._round_of(account_id) > lane.round:
             return None
         return next(place for place in reversed(lane.places) if not place.begun)
@@ -221,11 +254,11 @@ class FairLine:
             self._forget_at = max(FORGET_FROM, 2 * len(self._owing))
 
     def _put_in(self, lane: _Lane) -> None:
-        bisect.insort(self._order, (lane.key, lane), key=_key)
+        bisect.insort(self._order, lane.entry)
 
     def _take_out(self, lane: _Lane) -> None:
-        del self._order[bisect.bisect_left(self._order, lane.key, key=_key)]
+        del self._order[bisect.bisect_left(self._order, lane.entry)]
 
 
-def _key(entry: tuple[Key, _Lane]) -> Key:
-    return entry[0]
+def _keyed(lane: _Lane) -> Iterator[tuple[int, float, int, _Lane, int]]:
+    return ((*lane.key(index), lane, index) for index in range(len(lane.places)))

@@ -102,7 +102,8 @@ class Line:
         """Return how many places have their turn up to and with this one: 1 is next.
 
         As it is now: whoever comes may have an earlier turn, and each generation that gets a slot
-        lets its siblings wait on at a later one.
+        lets its siblings wait on at a later one. Exact up to a hundred accounts, and nearly so
+        beyond.
         """
         if _takes_turns(waiting):
             return self._firsts + self._fair.count_before(waiting) + 1

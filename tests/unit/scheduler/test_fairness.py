@@ -126,6 +126,16 @@ def test_within_an_account_the_earliest_goes_first(line):
     assert [line.count_before(each) for each in (early, late)] == [0, 1]
 
 
+def test_positions_among_very_many_accounts(line):
+    """They are nearly right, since some accounts stand for all."""
+    for _ in range(5):
+        for number in range(1000):
+            line.add(place(f"a{number}", 10))
+    order = list(line)
+    for index in (0, 1, 50, 500, 999, 1000, 1500, 4321, 4999):
+        assert line.count_before(order[index]) == pytest.approx(index, rel=0.05, abs=10)
+
+
 def test_what_is_past_is_forgotten(line):
     """Accounts that owe nothing any more take no memory."""
     for number in range(10 * FORGET_FROM):
