@@ -74,6 +74,8 @@ class Batch:
         """Return when the engine holds nothing of a request, or has not said so for too long."""
         if request in self._waiting:
             self._waiting.remove(request)
+        # What has arrived is read first: it may be the end.
+        await asyncio.sleep(0)
         if request.reader is None or request.reader.done():
             return
         self._abort(request)

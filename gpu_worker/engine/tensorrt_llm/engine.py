@@ -31,10 +31,7 @@ from gpu_worker.engine.tensorrt_llm.watch import Limits, Progress, Watch, fatal_
 
 log = structlog.get_logger(__name__)
 
-ABORT_LIMIT_S = 5.0
 SHUTDOWN_LIMIT_S = 10.0
-# From death to the end of the process, whatever hangs: what runs is told in the meantime.
-LAST_WORDS_LIMIT_S = 4.5
 WARM_UP_LIMIT_S = 300.0
 WARM_UP_SALT = "warm-up"
 
@@ -64,8 +61,7 @@ class TensorRtLlmEngine:
         slots: int,
         guides: Guides | None,
         leave: Callable[[int], None],
-        limits: Limits | None = None,
-        abort_limit_s: float = ABORT_LIMIT_S,
+        limits: Limits,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Take over a loaded model, in the event loop that will ask for generations.
@@ -77,9 +73,7 @@ class TensorRtLlmEngine:
             slots: how many generations run at once.
             guides: for grammars; closed with the engine. None refuses every grammar.
             leave: ends the process at once, with a status; called from any thread.
-            limits: how long what may take before the engine counts as dead.
-            abort_limit_s: after it, the slot of an aborted request is free though the engine has
-                not confirmed.
+            limits: how long what may take.
             clock: monotonic seconds.
         """
         self._llm = llm
@@ -88,6 +82,7 @@ class TensorRtLlmEngine:
         self._slots = slots
         self._guides = guides
         self._leave = leave
+        self._last_words_s = limits.last_words_s
         self._loop = asyncio.get_running_loop()
         self._death: str | None = None
         self._closed = False
@@ -97,13 +92,13 @@ class TensorRtLlmEngine:
             library,
             slots=slots,
             progress=progress,
-            abort_limit_s=abort_limit_s,
+            abort_limit_s=limits.abort_s,
             on_death=self._die,
         )
         self._watch = Watch(
             llm,
             progress,
-            limits=limits or Limits(),
+            limits=limits,
             on_death=self._found_dead,
             clock=clock,
         )
@@ -243,7 +238,7 @@ class TensorRtLlmEngine:
 
     def _leave_soon(self, status: int = 1) -> None:
         """See to it that the process ends, even if nothing else of it moves."""
-        timer = threading.Timer(LAST_WORDS_LIMIT_S, self._leave, (status,))
+        timer = threading.Timer(self._last_words_s, self._leave, (status,))
         timer.daemon = True
         timer.start()
 

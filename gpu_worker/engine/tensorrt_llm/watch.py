@@ -56,6 +56,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     look_s: float = LOOK_S
     check_interval_s: float = CHECK_INTERVAL_S
     check_s: float = CHECK_LIMIT_S
+    # After it, the slot of an aborted request is free though the engine has not confirmed.
+    abort_s: float = 5.0
+    # From death to the end of the process, whatever hangs: what runs is told in the meantime.
+    last_words_s: float = 4.5
 
 
 class Watch:

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+from contextlib import suppress
 
 
 @dataclasses.dataclass(slots=True)
@@ -54,7 +55,7 @@ class GenerationResult:
     def abort(self):
         """Ask the executor to stop; it forgets only those that had not ended."""
         assert asyncio.get_running_loop() is self._loop
-        self._executor.abort(self.request_id, is_done=self._done)
+        self._executor.abort(self.request_id, is_late=self._done)
 
     def __aiter__(self):
         assert not self._has_reader, "a result has one reader"
@@ -72,7 +73,8 @@ class GenerationResult:
 
     def put(self, step):
         """Hand over a step, from the executor's thread."""
-        self._loop.call_soon_threadsafe(self._queue.put_nowait, step)
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._queue.put_nowait, step)
 
     def _take(self, *, token_ids, logprobs, finish, stop, cut, cached):
         output = self._output

@@ -90,12 +90,22 @@ class Executor:
                 self._hangs = True  # "No free slots"
         self._wake.set()
 
-    def abort(self, request_id, *, is_done):
-        """Note an abort for the next step."""
-        if is_done or request_id not in self._running:
-            self.leaked_aborts += 1
-            return
-        self._running[request_id].aborted = True
+    def blocks_caller(self, token_ids):
+        """Whether the executor dies of a request, so that its sender waits for ever."""
+        if "[[block]]" in self._tokenizer.decode(token_ids, skip_special_tokens=False):
+            self._fatal_error = RuntimeError("a script killed the executor")
+            return True
+        return False
+
+    def abort(self, request_id, *, is_late):
+        """Note an abort for the next step; it may cross the end of its request.
+
+        But one whose end has been read already is never forgotten.
+        """
+        self.leaked_aborts += is_late
+        if running := self._running.get(request_id):
+            assert not running.aborted, "it is aborted once"
+            running.aborted = True
 
     def check_health(self):
         self._checks += 1
@@ -154,15 +164,15 @@ class Executor:
         try:
             self._make(running)
         except ValueError as error:
-            running.result.put(RequestError(f"Guided decoding error: {error}"))
             self._forget(running)
+            running.result.put(RequestError(f"Guided decoding error: {error}"))
 
     def _obeys(self, running, at):
         """Do what a command says about this token; True if the step is over with that."""
         number = running.script.number
         if number("fail") == at:
-            running.result.put(RequestError("a script failed this request"))
             self._forget(running)
+            running.result.put(RequestError("a script failed this request"))
         elif number("timeout") == at:
             self._end(running, finish="timeout")
         elif number("crash") == at:
@@ -231,8 +241,8 @@ class Executor:
         )
 
     def _end(self, running, **step):
-        self._put(running, **step)
         self._forget(running)
+        self._put(running, **step)
 
     def _forget(self, running):
         with self._lock:

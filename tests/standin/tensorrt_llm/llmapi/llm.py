@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import os
 import queue
+import time
 from pathlib import Path
 
 import tokenizers
@@ -38,6 +39,8 @@ class LLM:
                 raise ValueError(f"LLM got invalid argument: {name}")
         asyncio.get_running_loop()  # so that results can be awaited in it
         self.args = TorchLlmArgs(**keywords)
+        if self.args.kv_cache_config.dtype not in ("auto", "fp8", "nvfp4"):
+            raise ValueError("1 validation error for KvCacheConfig\ndtype: unknown")
         folder = Path(self.args.model)
         if not (folder / "config.json").is_file():
             raise FileNotFoundError(f"{folder} does not exist")
@@ -68,6 +71,8 @@ class LLM:
         assert given.arguments["streaming"]
         assert given.arguments["cache_salt"] != ""
         result = GenerationResult(len(self._params), self._executor, loop)
+        if self._executor.blocks_caller(token_ids):
+            time.sleep(3600)
         self._executor.submit(result, token_ids, params, given.arguments["cache_salt"])
         return result
 
