@@ -28,7 +28,7 @@ up: setup ## Start everything on this machine; Ctrl-C stops it
 down: $(PROJECT) ## Stop what `make up` has started elsewhere
 	@exec $(BIN)/fastrun down $(ARGS)
 
-test: $(VENV)/.dev $(VENV)/.openai2 $(VENV)/.weights $(PROJECT) ## Run all tests
+test: $(VENV)/.dev $(VENV)/.openai2 $(VENV)/.dynamo $(VENV)/.weights $(PROJECT) ## Run all tests
 	$(BIN)/python -m pytest $(ARGS)
 
 lint: $(VENV)/.dev $(PROJECT) ## Check style, types, imports and protos
@@ -74,6 +74,11 @@ $(VENV)/.dev: requirements/dev.txt $(VENV)/.python
 $(VENV)/.openai2: requirements/openai2.txt $(VENV)/.python
 	@PYTHON='$(abspath $(BIN)/python)' requirements/install $(VENV)/openai2 create 700
 	@PYTHON='$(abspath $(BIN)/python)' requirements/install $(VENV)/openai2 locked requirements/openai2.txt
+	@touch $@
+
+# What another worker passes to the same library: read by a test, never run.
+$(VENV)/.dynamo: requirements/dynamo.txt $(VENV)/.python
+	@$(INSTALL) folder $(VENV)/dynamo requirements/dynamo.txt
 	@touch $@
 
 # The weights' own dependencies would compile an engine that nobody here uses.
