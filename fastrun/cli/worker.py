@@ -92,7 +92,11 @@ def join(
         ),
     ] = "",
     name: Annotated[
-        str, typer.Option(help="The worker's name in the fleet, for good.  [the host's name]")
+        str,
+        typer.Option(
+            envvar="FASTRUN_JOIN_NAME",
+            help="The worker's name in the fleet, for good.  [the host's name]",
+        ),
     ] = "",
     model: Annotated[
         str | None, typer.Option(help="What it serves, as FASTRUN_WORKER_MODEL.")
