@@ -348,3 +348,48 @@ def test_what_cannot_go_elsewhere_holds_up_nobody(desk):
         (first,) = edge.take("granted")
         order += first.request_id
     assert order == "fa"
+
+
+def test_what_comes_back_is_not_charged_again(desk):
+    """A refused lease, and a generation that goes on elsewhere, cost their account no turn."""
+    worker, edge = desk.worker(slots=2), desk.edge()
+    (first,) = desk.acquire(edge, "x", account_id="x")
+    (second,) = desk.acquire(edge, "b0", account_id="b")
+    desk.acquire(edge, "a1", account_id="a", front=True, token_estimate=100)
+    desk.acquire(edge, "a2", account_id="a", resume=True, token_estimate=100)
+    for granted in (first, second):
+        desk.free(worker, granted.lease_id)
+    first, second = edge.take("granted")
+    assert (first.request_id, second.request_id) == ("a2", "a1")
+    desk.acquire(edge, "b3", account_id="b")
+    desk.acquire(edge, "a3", account_id="a")
+    desk.free(worker, first.lease_id)
+    assert [each.request_id for each in edge.take("granted")] == ["a3"]
+
+
+def test_what_was_running_stays_ahead_when_a_part_of_it_goes_on(desk, reasons):
+    """Of several generations those without a slot wait on before all, until their time is over."""
+    worker, edge = desk.worker(slots=2), desk.edge()
+    (first,) = desk.acquire(edge, "r1")
+    desk.acquire(edge, "r2", resume=True, patience_s=30, generations=[0, 1, 2])
+    desk.acquire(edge, "f", front=True)
+    desk.free(worker, first.lease_id)
+    assert [(each.request_id, each.generation) for each in edge.take("granted")] == [("r2", 1)]
+    desk.pass_time(30)
+    assert [(each.request_id, each.error.reason) for each in edge.take("rejected")] == [
+        ("f", reasons["queue_timeout"]),
+        ("r2", reasons["queue_timeout"]),
+    ]
+
+
+def test_nobody_makes_way_for_what_joins_a_request(new_desk):
+    """A generation that is asked for later waits with its siblings, outside the bound."""
+    desk = new_desk(queue_per_slot=3)
+    desk.worker()
+    edge = desk.edge()
+    desk.acquire(edge, "a0", account_id="a")
+    for number in (1, 2):
+        desk.acquire(edge, f"a{number}", account_id="a")
+    desk.acquire(edge, "b1", account_id="b", generations=[0])
+    assert kinds(desk.acquire(edge, "b1", account_id="b", generations=[0, 1])) == ["Queued"]
+    assert desk.queue.line("tiny").requests == 3

@@ -156,6 +156,13 @@ def test_newest_of_the_most_makes_way(line):
     assert line.who_makes_way("b") is None
 
 
+def test_of_those_that_have_most_the_one_ahead_makes_way(line):
+    """Of accounts with as many waiting, it is the one that has had more."""
+    line.charge("b", 10)
+    fill(line, a=(2, 10), b=(2, 10), c=(2, 10))
+    assert line.who_makes_way("d").account_id == "b"
+
+
 def test_nobody_makes_way_for_who_has_had_more(line):
     """Where one place only would change hands, it stays with the account that has had less."""
     line.charge("b", 10)
