@@ -132,6 +132,11 @@ class Crowd:
         self.edge.items.clear()
         return took, "made way" if len(kinds) > 1 else kinds[0]
 
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return len(self.sessions.admission.queue)
+
     def cancel(self) -> float:
         """One that waits gives up; how long that took."""
         line = list(self.sessions.admission.queue.line(MODEL))
@@ -170,7 +175,8 @@ def measure(crowd: Crowd, events: int) -> Iterator[str]:
     yield line("slot freed -> granted", freed)
     for kind, seconds in came.items():
         yield line(f"acquire -> {kind}", seconds)
-    yield line("cancel", [crowd.cancel() for _ in range(min(events, 200))])
+    few = min(events, 200, crowd.waiting // 2)
+    yield line("cancel", [crowd.cancel() for _ in range(few)])
 
 
 def main() -> None:
