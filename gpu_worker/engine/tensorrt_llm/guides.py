@@ -5,11 +5,12 @@ first, in a process that may die of it, with the vocabulary as the library reads
 """
 
 import asyncio
+import json
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -24,7 +25,8 @@ from gpu_worker.engine.cpu.grammar_compiler import (
 from gpu_worker.engine.cpu.lark import lark, reason
 from gpu_worker.engine.cpu.trial import Trial
 from gpu_worker.engine.cpu.vocabulary import LibraryVocabulary
-from gpu_worker.engine.grammar import Grammar, GrammarError
+from gpu_worker.engine.grammar import Choice, Grammar, GrammarError, Json, Repeat, Sequence
+from gpu_worker.engine.json_schema.canonical import canonical
 from gpu_worker.engine.protocol import EngineError
 
 # Which of the library's guides and backends: its other one ignores keywords of JSON Schemas.
@@ -68,6 +70,7 @@ class Guides:
         """
         self._vocabulary = vocabulary
         self._trial = trial
+        self._combines = combines_properties(vocabulary)
         self._known: OrderedDict[Grammar, _Known] = OrderedDict()
         # What passes a trial needs no more of the stack than that had.
         self._quick = deep_threads(2, 2 * vocabulary.stack_bytes)
@@ -131,7 +134,13 @@ class Guides:
     # What follows runs in the threads.
 
     def _written(self, grammar: Grammar) -> str:
-        return lark(grammar, self._vocabulary.special_tokens, json_options=JSON_OPTIONS)
+        text = lark(grammar, self._vocabulary.special_tokens, json_options=JSON_OPTIONS)
+        if not self._combines and any(map(_combines_properties, _schemas(grammar))):
+            raise GrammarError(
+                'the JSON Schema uses "properties" beside "patternProperties", which cannot be '
+                "enforced here: use one of them"
+            )
+        return text
 
     def _fits(self, text: str, cpu_limit_s: float) -> bool:
         size = self._trial.run(text, cpu_limit_s=cpu_limit_s)
@@ -142,3 +151,43 @@ class Guides:
         matcher = self._vocabulary.matcher(text)
         matcher.compute_bitmask()
         return reason(matcher.get_error()) if matcher.is_error() else None
+
+
+def combines_properties(vocabulary: LibraryVocabulary) -> bool:
+    """Try out whether a property is held to the patterns that its name fits, too.
+
+    Versions of the library from before 1.0 hold it to "properties" alone.
+    """
+    schema = {
+        "type": "object",
+        "properties": {"a": {"minimum": 1}},
+        "patternProperties": {"^a": {"type": "integer"}},
+    }
+    matcher = vocabulary.matcher(f"start: %json {json.dumps(schema)}")
+    wrong = vocabulary.tokenizer.tokenize_str('{"a":"')
+    return bool(matcher.try_consume_tokens(wrong) < len(wrong))
+
+
+def _schemas(grammar: Grammar) -> Iterator[str]:
+    match grammar:
+        case Json(schema):
+            yield schema
+        case Sequence(parts) | Choice(parts):
+            for part in parts:
+                yield from _schemas(part)
+        case Repeat(part):
+            yield from _schemas(part)
+
+
+def _combines_properties(schema: str) -> bool:
+    """Tell whether an object anywhere in a schema has properties by name and by pattern."""
+    level: list[Any] = [canonical(schema)]
+    while level:
+        each = level.pop()
+        if isinstance(each, dict):
+            if each.keys() >= {"properties", "patternProperties"}:
+                return True
+            level += each.values()
+        elif isinstance(each, list):
+            level += each
+    return False
