@@ -182,11 +182,14 @@ class Fleet:
             host, "join", f"{self.head.address}:7004", "--name", host.name, "--token", token
         )
 
-    def upgrade(self, host: Host) -> None:
-        """Stop a worker as its supervisor does, and start it anew from what it has."""
+    def upgrade(self, host: Host, *, by_command: bool) -> None:
+        """Drain a worker, as an operator or its supervisor does, and start it from what it has."""
         before = self.workers()[host.name]["instance_id"]
         process = host.processes[-1]
-        process.send_signal(signal.SIGTERM)
+        if by_command:
+            self.operator("fleet", "drain", host.name)
+        else:
+            process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 0
         self._run_worker(host, "run")
         self.until(lambda: self.workers()[host.name]["instance_id"] != before)
@@ -259,7 +262,7 @@ def test_join_and_upgrade_one_by_one_under_load(fleet):
         addresses = {each["address"] for each in fleet.workers().values()}
         assert addresses == {f"{host.address}:7003" for host in fleet.gpus}
         for host in fleet.gpus:
-            fleet.upgrade(host)
+            fleet.upgrade(host, by_command=host is second)
             served = load.whole
             fleet.until(lambda: load.whole > served + CALLERS)  # noqa: B023 - at once
             fleet.until(lambda: fleet.workers()[host.name]["slots_in_use"] > 0)  # noqa: B023
