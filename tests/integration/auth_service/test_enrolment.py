@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import shutil
-import ssl
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -477,35 +476,53 @@ def test_settings_that_do_not_fit(settings, told):
         config.load(Config, "auth", environ)
 
 
-async def test_a_certificate_is_renewed_while_the_worker_runs(
-    certs, database, tmp_path, eventually
-):
-    """In the middle of its life there is a new one for the same key; a new CA is trusted at once."""
+async def test_a_certificate_is_renewed_while_the_worker_runs(certs, database, tmp_path):
+    """Once its time has come, and the auth service is there, it has a new one for the same key."""
     head, folder = Head(certs, tmp_path / "home"), tmp_path / "worker"
-    await head.start(database, enrol_certificate_days=4 / 86400)
+    await head.start(database, enrol_certificate_days=1)
     await head.join(await head.token(), folder, "--name", "gpu-1")
     await head.service.stop()
     first = cert_of(folder)
-    await head.start(database, listen=f"127.0.0.1:{head.ports['grpc']}", enrol_certificate_days=20)
-    files = {"cert": folder / "cert.pem", "ca": folder / "ca.pem"}
-    tls = Tls.of_folder(folder)
-    renewal = Renewal(f"127.0.0.1:{head.ports['grpc']}", tls, **files)
-    task = asyncio.create_task(renewal.run())
+    log = tmp_path / "worker.log"
+    with log.open("wb") as output:
+        worker = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "fastrun.cli", "worker", "run", "--data", str(folder)),
+            env={
+                **os.environ,
+                "FASTRUN_WORKER_ENGINE": "scripted",
+                "FASTRUN_WORKER_LISTEN": HERE,
+                "FASTRUN_WORKER_ADMIN_LISTEN": HERE,
+                "FASTRUN_WORKER_RENEW_ADDRESS": f"127.0.0.1:{head.ports['grpc']}",
+            },
+            stdout=output,
+            stderr=output,
+        )
     try:
-        async with asyncio.timeout(PATIENCE_S):
-            while cert_of(folder).serial_number == first.serial_number:
-                await asyncio.sleep(0.05)
+        await until(lambda: "certificate_not_renewed" in log.read_text())
+        await head.start(
+            database, listen=f"127.0.0.1:{head.ports['grpc']}", enrol_certificate_days=20
+        )
+        await until(lambda: "certificate_renewed" in log.read_text())
+        worker.terminate()
+        assert await asyncio.wait_for(worker.wait(), PATIENCE_S) == 0
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        if worker.returncode is None:
+            worker.kill()
+            await worker.wait()
         await head.service.stop()
 
     second = cert_of(folder)
     assert second.public_key() == first.public_key()
     assert second.not_valid_after_utc - datetime.now(UTC) > timedelta(days=19)
     assert identity_of(second) == Identity(Role.WORKER, "gpu-1")
-    assert tls.current().cert == (folder / "cert.pem").read_bytes()
-    assert ssl.create_default_context(cafile=str(folder / "ca.pem"))
+    assert Tls.of_folder(folder).current().cert == (folder / "cert.pem").read_bytes()
+
+
+async def until(condition):
+    """Wait for a condition."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0.05)
 
 
 async def test_an_auth_service_that_is_away_ends_no_worker(tmp_path, certs):
