@@ -46,14 +46,14 @@ class Election:
         self._on_change = on_change
         self._kept: dict[str, ModelCard] = {}
         """The models that Postgres knows, while we lead."""
-        self._problem: str | None = "Postgres has not answered yet"
+        self._problem: str | None = None
         self._answered = False
         self._running: asyncio.Task[None] | None = None
 
     @property
     def why_not_ready(self) -> str | None:
         """Why it is not known whether we lead; None once Postgres has told."""
-        return None if self._answered else self._problem
+        return None if self._answered else self._problem or "Postgres has not answered yet"
 
     def start(self) -> None:
         """Begin."""
@@ -107,14 +107,20 @@ class Election:
             if leader.leads:
                 await self._keep_models()
         except StoreUnavailableError as error:
-            if self._problem is None or not self._answered:
-                log.warning("leader_row_out_of_reach", reason=str(error), leads=leader.leads)
-            self._problem = str(error)
+            self._miss(str(error))
             return RENEW_S if self._answered else FIRST_TRIES_S
         if self._problem is not None:
-            log.info("leader_row_reached", term=row.term, ours=row.ours)
+            log.info("leader_row_found", term=row.term, ours=row.ours)
         self._problem, self._answered = None, True
         return RENEW_S if row.ours else min(RENEW_S, max(row.left_s, 0.0) + ENDED_S)
+
+    def _miss(self, problem: str) -> None:
+        """Say it once: to miss what was there is worse than to wait for what is coming."""
+        if self._problem is None and self._answered:
+            log.warning("leader_row_lost", reason=problem, leads=self._sessions.leader.leads)
+        elif self._problem is None:
+            log.info("leader_row_awaited", reason=problem)
+        self._problem = problem
 
     def _told(self, row: Row) -> None:
         now = self._clock()

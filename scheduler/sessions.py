@@ -385,7 +385,10 @@ class Sessions:
     def _begin_term(self, now: float) -> None:
         """Tell everybody, and count on nothing that was said in another term."""
         leads = self.leader.leads
-        log.warning("term_began" if leads else "stands_by", term=self.leader.highest)
+        if leads:
+            log.info("term_began", term=self.leader.term)
+        else:
+            log.warning("leads_no_more", highest_term=self.leader.highest)
         self.fleet.begin_term()
         self.edges.begin_term()
         if leads:

@@ -98,10 +98,24 @@ class Up:
         )
 
     def fleet(self) -> scheduler_pb2.WatchFleetResponse:
-        with self.channel(self.ready["scheduler_address"], Role.SCHEDULER) as channel:
+        """As the scheduler sees it that leads."""
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            views = [self.view(address) for address in self.ready["scheduler_addresses"]]
+            if led := [view for view in views if view is not None and view.leads]:
+                return max(led, key=lambda view: view.term)
+            time.sleep(0.05)
+        raise AssertionError("no scheduler leads")
+
+    def view(self, address: str) -> scheduler_pb2.WatchFleetResponse | None:
+        """As one scheduler sees it; None: it does not answer."""
+        with self.channel(address, Role.SCHEDULER) as channel:
             stub = scheduler_pb2_grpc.SchedulerServiceStub(channel)
             request = scheduler_pb2.WatchFleetRequest(interval_ms=0)
-            return next(iter(stub.WatchFleet(request, timeout=10)))
+            try:
+                return next(iter(stub.WatchFleet(request, timeout=2)))
+            except grpc.RpcError:
+                return None
 
     def slots_in_use(self) -> int:
         return sum(worker.slots_in_use for worker in self.fleet().workers)

@@ -220,7 +220,7 @@ async def own_edge(up: Up, auth_address: str, log: Path, **settings: str) -> Asy
         "listen": "127.0.0.1:0",
         "admin_listen": "127.0.0.1:0",
         "auth_address": auth_address,
-        "scheduler_addresses": up.ready["scheduler_address"],
+        "scheduler_addresses": ",".join(up.ready["scheduler_addresses"]),
         "spool": str(data / "spool"),
         **{f"tls_{name}": str(data / "certs" / "edge" / f"{name}.pem") for name in TLS_FILES},
         **settings,

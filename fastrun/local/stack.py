@@ -31,6 +31,7 @@ class Options:
     """The public one; 0 takes a free one."""
     workers: int = 1
     edges: int = 1
+    schedulers: int = 1
     worker_settings: Mapping[str, object]
     """Of every worker, by field name."""
 
@@ -57,10 +58,10 @@ class Stack:
         self._reserved: socket.socket | None = None
         self._jobs: list[Child] = []
         self._database = _database(folder, environ)
+        self._url = ""
+        """Where the database is."""
         self._auth: Service | None = None
-        self._scheduler = Service(
-            Plan(name="scheduler", module="scheduler", service="scheduler"), self._around
-        )
+        self._schedulers: list[Service] = []
         self._workers: list[Service] = []
         self._edges: list[Service] = []
         self._keeping: list[asyncio.Task[None]] = []
@@ -82,13 +83,18 @@ class Stack:
         try:
             async with asyncio.TaskGroup() as group:
                 certificates = group.create_task(self._provide_certificates())
-                auth = group.create_task(self._start_auth(certificates))
+                # Schedulers wait for the database by themselves, and workers for nobody.
+                url = self._expected_url()
+                auth = group.create_task(self._start_auth(certificates, url))
                 await certificates
-                await group.create_task(self._scheduler.start())
+                self._schedulers = self._make_schedulers(url)
+                await _together(scheduler.start() for scheduler in self._schedulers)
                 self._workers = [self._worker(number) for number in _count(self._options.workers)]
                 for worker in self._workers:
                     group.create_task(worker.start())
                 address = await auth
+                if self._url != url:
+                    await self._move_schedulers()
                 key = group.create_task(self._provide_key(address))
                 self._edges = self._make_edges(address)
                 for edge in self._edges:
@@ -99,7 +105,7 @@ class Stack:
         assert self._auth is not None
         base_url = f"http://{self._edges[0].address}/v1"
         model = await served_model(base_url, self._folder.api_key.read_text())
-        parts: list[Part] = [self._auth, self._scheduler, *self._workers, *self._edges]
+        parts: list[Part] = [self._auth, *self._schedulers, *self._workers, *self._edges]
         if self._database is not None:
             parts.append(self._database)
         self._keeping = [asyncio.create_task(keep(part, self._output)) for part in parts]
@@ -109,7 +115,8 @@ class Stack:
             base_url=base_url,
             model=model,
             auth_address=self._auth.address,
-            scheduler_address=self._scheduler.address,
+            scheduler_address=self._schedulers[0].address,
+            scheduler_addresses=self._scheduler_addresses(),
         )
 
     async def stop(self) -> None:
@@ -120,7 +127,7 @@ class Stack:
         await _together(job.kill() for job in self._jobs)
         await _together(edge.stop() for edge in self._edges)
         await _together(worker.stop() for worker in self._workers)
-        await self._scheduler.stop()
+        await _together(scheduler.stop() for scheduler in self._schedulers)
         if self._auth is not None:
             await self._auth.stop()
         if self._database is not None:
@@ -133,7 +140,7 @@ class Stack:
         """End all services at once; Postgres ends by itself when this process has ended."""
         for job in self._jobs:
             job.kill_now()
-        for service in (*self._edges, *self._workers, self._scheduler, self._auth):
+        for service in (*self._edges, *self._workers, *self._schedulers, self._auth):
             if service is not None:
                 service.kill_now()
 
@@ -149,16 +156,23 @@ class Stack:
             except LocalError as error:
                 self._output.say(str(error))
 
-    async def _start_auth(self, certificates: Awaitable[None]) -> str:
-        """Start the auth service and what it needs; return its address."""
-        environ = self._around.environ
-        url = environ.get("DATABASE_URL", "")
-        if self._database is not None:
-            url = await self._database.start()
-        surroundings = replace(self._around, environ={**environ, "DATABASE_URL": url})
+    def _expected_url(self) -> str:
+        if self._database is None:
+            return self._around.environ["DATABASE_URL"]
+        return self._database.expected_dsn()
+
+    async def _start_auth(self, certificates: Awaitable[None], url: str) -> str:
+        """Start the auth service and what it needs; return its address.
+
+        Args:
+            certificates: the service needs them.
+            url: where the database is going to be.
+        """
+        self._url = url if self._database is None else await self._database.start()
+        surroundings = self._with_database(self._url)
         await self._job("migrate", ["-m", "fastrun.cli", "migrate"], surroundings.environ)
         await certificates
-        pepper = {} if _has_pepper(environ) else {"pepper_file": self._folder.pepper()}
+        pepper = {} if _has_pepper(surroundings.environ) else {"pepper_file": self._folder.pepper()}
         self._auth = Service(
             Plan(name="auth", module="auth_service", service="auth", settings=pepper), surroundings
         )
@@ -190,6 +204,28 @@ class Stack:
         if status != 0:
             raise LocalError(f"{name} failed: {complaint.removeprefix('fastrun: ')}")
 
+    def _with_database(self, url: str) -> Surroundings:
+        return replace(self._around, environ={**self._around.environ, "DATABASE_URL": url})
+
+    def _make_schedulers(self, url: str) -> list[Service]:
+        surroundings, count = self._with_database(url), self._options.schedulers
+        names = ["scheduler"] if count == 1 else [f"scheduler {each}" for each in _count(count)]
+        return [
+            Service(Plan(name=name, module="scheduler", service="scheduler"), surroundings)
+            for name in names
+        ]
+
+    async def _move_schedulers(self) -> None:
+        """Start them again: somebody took the port of the database, and it has another one."""
+        former = self._schedulers
+        await _together(scheduler.stop() for scheduler in former)
+        around = self._with_database(self._url)
+        self._schedulers = [Service(each.plan, around, each.ports) for each in former]
+        await _together(scheduler.start() for scheduler in self._schedulers)
+
+    def _scheduler_addresses(self) -> list[str]:
+        return [scheduler.address for scheduler in self._schedulers]
+
     def _worker(self, number: int) -> Service:
         alone = self._options.workers == 1
         plan = Plan(
@@ -197,7 +233,7 @@ class Stack:
             module="gpu_worker",
             service="worker",
             settings={
-                "scheduler_addresses": [self._scheduler.address],
+                "scheduler_addresses": self._scheduler_addresses(),
                 "threads": self._threads(),
                 **self._options.worker_settings,
             },
@@ -226,7 +262,7 @@ class Stack:
                 service="edge",
                 settings={
                     "auth_address": auth_address,
-                    "scheduler_addresses": [self._scheduler.address],
+                    "scheduler_addresses": self._scheduler_addresses(),
                     "spool": self._folder.spool,
                     "reuse_port": count > 1 or None,
                 },

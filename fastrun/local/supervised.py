@@ -206,6 +206,10 @@ class Database:
         self._postgres = postgres
         self._starting: asyncio.Future[str] | None = None
 
+    def expected_dsn(self) -> str:
+        """See Postgres: what start() will return, unless it cannot."""
+        return self._postgres.expected_dsn()
+
     async def start(self) -> str:
         """Start it.
 

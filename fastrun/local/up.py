@@ -29,6 +29,7 @@ class Request:
     """None: 8000, and a free one where nothing is kept."""
     workers: int = 1
     edges: int = 1
+    schedulers: int = 1
     worker_settings: Mapping[str, object] = field(default_factory=dict)
     command: str | None = None
     """Run by `sh -c` once all serves; all ends with it."""
@@ -83,6 +84,7 @@ class _Run:
                 port=_port(request),
                 workers=request.workers,
                 edges=request.edges,
+                schedulers=request.schedulers,
                 worker_settings=request.worker_settings,
             ),
             folder,
