@@ -32,8 +32,8 @@ from gpu_worker.engine.protocol import EngineError
 # Which of the library's guides and backends: its other one ignores keywords of JSON Schemas.
 BACKEND = "llguidance"
 KNOWN_GUIDES = 256
-# Spaces where models put them. What the CPU engine says about separators, versions of the library
-# from before 1.0 take for text; this is understood by all of them.
+# Spaces where models put them. What the CPU engine says about separators, older versions of the
+# library take for text; this is understood by all of them.
 JSON_OPTIONS = {
     "lenient": False,
     "coerce_one_of": False,
@@ -156,7 +156,7 @@ class Guides:
 def combines_properties(vocabulary: LibraryVocabulary) -> bool:
     """Try out whether a property is held to the patterns that its name fits, too.
 
-    Versions of the library from before 1.0 hold it to "properties" alone.
+    Older versions of the library hold it to "properties" alone.
     """
     schema = {
         "type": "object",

@@ -156,7 +156,8 @@ class WorkerProcess:
         """Return the events of each request; a connection that breaks ends them."""
         async with rpc.channel(f"127.0.0.1:{self.port}") as channel:
             stub = worker_pb2_grpc.WorkerServiceStub(channel)
-            return await asyncio.gather(*(self._events(stub, each) for each in requests))
+            async with asyncio.timeout(LEAVES_WITHIN_S):
+                return await asyncio.gather(*(self._events(stub, each) for each in requests))
 
     async def _events(self, stub, request):
         events, call = [], stub.Generate(request)

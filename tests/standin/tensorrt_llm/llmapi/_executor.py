@@ -170,6 +170,8 @@ class Executor:
     def _obeys(self, running, at):
         """Do what a command says about this token; True if the step is over with that."""
         number = running.script.number
+        if running.script.continues:
+            return False  # what it died of elsewhere is over
         if number("fail") == at:
             self._forget(running)
             running.result.put(RequestError("a script failed this request"))

@@ -19,6 +19,7 @@ class Script:
         # Of a continuation, what was said before stands behind the prompt proper.
         own = getattr(params, "prompt_ignore_length", None) or len(prompt)
         self.said = list(prompt[own:])
+        self.continues = bool(self.said)
         self._prompt = bytes(str(prompt[:own]), "ascii")
         self._seed = 0 if greedy else params.seed or 0
         text = tokenizer.decode(prompt[:own], skip_special_tokens=False)
