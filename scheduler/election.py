@@ -17,6 +17,8 @@ log = structlog.get_logger()
 RENEW_S = 0.5
 # Before its first answer Postgres may be starting, or its tables may be on their way.
 FIRST_TRIES_S = 0.1
+# So long after Postgres was away who leads may renew its row before another one takes it.
+PATIENCE_S = RENEW_S + 0.5
 # After a row has ended, so that the clock of Postgres agrees that it has.
 ENDED_S = 0.01
 
@@ -48,6 +50,7 @@ class Election:
         """The models that Postgres knows, while we lead."""
         self._problem: str | None = None
         self._answered = False
+        self._in_touch_since: float | None = None
         self._running: asyncio.Task[None] | None = None
 
     @property
@@ -102,7 +105,9 @@ class Election:
         """Ask once; return how long after the beginning to ask again, in seconds."""
         leader = self._sessions.leader
         try:
-            row = await self._store.hold(least=leader.least, term=leader.term)
+            row = await self._store.hold(
+                least=leader.least, term=leader.term, may_take=self._may_take()
+            )
             self._told(row)
             if leader.leads:
                 await self._keep_models()
@@ -112,7 +117,22 @@ class Election:
         if self._problem is not None:
             log.info("leader_row_found", term=row.term, ours=row.ours)
         self._problem, self._answered = None, True
-        return RENEW_S if row.ours else min(RENEW_S, max(row.left_s, 0.0) + ENDED_S)
+        if self._in_touch_since is None:
+            self._in_touch_since = time.monotonic()
+        return self._pause_s(row)
+
+    def _pause_s(self, row: Row) -> float:
+        """How long to wait from one question to the next."""
+        if row.ours:
+            return RENEW_S
+        until_ended = max(row.left_s, 0.0) + ENDED_S
+        if self._may_take():
+            return min(RENEW_S, until_ended)
+        return min(RENEW_S, max(until_ended, PATIENCE_S / 5))
+
+    def _may_take(self) -> bool:
+        since = self._in_touch_since
+        return since is not None and time.monotonic() - since >= PATIENCE_S
 
     def _miss(self, problem: str) -> None:
         """Say it once: to miss what was there is worse than to wait for what is coming."""
@@ -121,6 +141,7 @@ class Election:
         elif self._problem is None:
             log.info("leader_row_awaited", reason=problem)
         self._problem = problem
+        self._in_touch_since = None
 
     def _told(self, row: Row) -> None:
         now = self._clock()

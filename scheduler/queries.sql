@@ -7,7 +7,11 @@ with held as (
         term = case when holder = $1 and term >= $2 then term else greatest(term + 1, $2) end,
         holder = $1,
         expires_at = clock_timestamp() + $4 * interval '1 second'
-    where holder = $1 or expires_at <= clock_timestamp()
+    where
+        holder = $1
+        -- Given up, or not renewed in time by one who could have done so.
+        or expires_at = to_timestamp(0)
+        or ($5 and expires_at <= clock_timestamp())
     returning term
 ),
 

@@ -63,19 +63,20 @@ class Store:
         self._connection: asyncpg.Connection | None = None
         self._running: set[asyncio.Task[object]] = set()
 
-    async def hold(self, *, least: int, term: int) -> Row:
+    async def hold(self, *, least: int, term: int, may_take: bool) -> Row:
         """Renew the row, or take it if it has ended.
 
         Args:
             least: the lowest term to hold it with.
             term: that we lead with; 0: none.
+            may_take: whether to take a row that has ended and was not given up.
 
         Raises:
             StoreUnavailableError: nobody knows whose it is.
         """
         sql = self.sql["hold_leadership"]
         row = await self._within(
-            lambda kept: kept.fetchrow(sql, self._holder, least, term, LEADS_S)
+            lambda kept: kept.fetchrow(sql, self._holder, least, term, LEADS_S, may_take)
         )
         if row is None:
             raise StoreUnavailableError("the row of the leader is missing: restore it")
