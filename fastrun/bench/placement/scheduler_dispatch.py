@@ -28,6 +28,8 @@ from scheduler.sessions import Sessions
 
 MODEL = "simulated"
 MOST_PREFIX_HASHES = 256
+# Engines count their memory in blocks of 32 tokens.
+ENGINE_BLOCKS = BLOCK_TOKENS // 32
 # What edges reckon for an answer whose length nobody knows.
 ANSWER_TOKENS = 1024
 
@@ -87,7 +89,14 @@ class SchedulerDispatcher:
         self._links = [_WorkerLink() for _ in range(workers)]
         self._requests: dict[str, Request] = {}
         self._leases: dict[int, str] = {}
-        self._sessions.edge_said(self._edge, EdgeMessage(hello=EdgeHello(edge_id="edge")), 0.0)
+        self._join(machine, term=0)
+        # In the term that they were welcomed to, all say Hello again.
+        self._join(machine, term=self._sessions.leader.term)
+        self._sessions.tick(0.0)
+
+    def _join(self, machine: Machine, *, term: int) -> None:
+        edge = EdgeHello(edge_id="edge", term=term)
+        self._sessions.edge_said(self._edge, EdgeMessage(hello=edge), 0.0)
         for index, link in enumerate(self._links):
             hello = WorkerHello(
                 worker_id=str(index),
@@ -95,9 +104,9 @@ class SchedulerDispatcher:
                 address="simulated:1",
                 model=ModelCard(model=MODEL),
                 slots=machine.slots,
+                term=term,
             )
             self._sessions.worker_said(link, WorkerReport(hello=hello), 0.0)
-        self._sessions.tick(0.0)
 
     def take(self) -> list[Placement | Refusal]:
         """See Dispatcher."""
@@ -148,8 +157,8 @@ class SchedulerDispatcher:
             running_lease_ids=[self._leases[number] for number in report.running],
             state=WorkerState.WORKER_STATE_SERVING,
             waiting=report.waiting,
-            kv_blocks_used=report.blocks_used,
-            kv_blocks_total=report.blocks_total,
+            kv_blocks_used=report.blocks_used * ENGINE_BLOCKS,
+            kv_blocks_total=report.blocks_total * ENGINE_BLOCKS,
             prompt_tokens=report.prompt_tokens,
             cached_tokens=report.cached_tokens,
             prefill_tokens=report.prefill_tokens,

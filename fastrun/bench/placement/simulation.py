@@ -71,6 +71,7 @@ class Simulation:
                 self._wake(now)
             elif now == due:
                 self._dispatcher.tick(now)
+                assert self._dispatcher.next_due() > now, "what was due has been left undone"
             elif now == beats:
                 self._beat(now)
             elif arrival:
