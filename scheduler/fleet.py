@@ -45,6 +45,8 @@ class Worker:
     held: int = 0
     """How many of its slots are held."""
     load: Load = field(default_factory=Load)
+    standing_load: float = 0.0
+    """In tokens, by which it stands in the order; see Fleet.load_of."""
     breaker: Breaker = field(default_factory=lambda: Breaker(BreakerPolicy()))
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
     listed: frozenset[str] = frozenset()

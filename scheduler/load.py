@@ -5,7 +5,7 @@ list of running leases, and taken off what has been freed since; and the prompts
 still to be processed shrink at the rate at which they did before.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 from fastrun.v1.scheduler_pb2 import Heartbeat
 
@@ -13,8 +13,7 @@ RATE_WEIGHT = 0.3
 SHORTEST_SAMPLE_S = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(msgspec.Struct, frozen=True):
     """What one lease is expected to be for its worker."""
 
     prefill_tokens: float

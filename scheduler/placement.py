@@ -72,12 +72,13 @@ class Placement:
         return None
 
     def cost(self, worker: Worker, prompt: Prompt, now: float) -> float:
-        """Return what a request would cost at a worker, in tokens."""
+        """Return what a request would cost at a worker with a free slot, in tokens."""
         weights, load = self._weights, worker.load
-        cached = prompt.tokens_of(self.index.depth(worker.instance_id, prompt))
-        drained = load.settled_backlog - load.backlog(now)
-        standing = self._fleet.load_of(worker) - weights.backlog * drained
-        return standing + weights.prefill * (prompt.tokens - cached)
+        left = prompt.tokens - self.index.cached_tokens(worker.instance_id, prompt)
+        cost = worker.standing_load + weights.prefill * left
+        if load.prefill_rate:
+            cost -= weights.backlog * (load.settled_backlog - load.backlog(now))
+        return cost
 
     # What becomes of requests
 

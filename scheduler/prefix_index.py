@@ -14,7 +14,8 @@ import itertools
 import math
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import NamedTuple
+
+import msgspec
 
 from fastrun.v1.scheduler_pb2 import Acquire
 
@@ -23,8 +24,7 @@ SHRINK = 0.9
 GROW = 1.002
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
+class Prompt(msgspec.Struct, frozen=True):
     """What the scheduler knows of a prompt; token counts are estimates of the edge."""
 
     tokens: int = 0
@@ -36,9 +36,10 @@ class Prompt:
     @classmethod
     def of(cls, acquire: Acquire) -> "Prompt":
         """Read an Acquire; blocks without both figures are left out."""
-        ends = tuple(acquire.prefix_tokens)
-        hashes = tuple(acquire.prefix_hashes)[: len(ends)]
-        ends = ends[: len(hashes)]
+        ends, hashes = tuple(acquire.prefix_tokens), tuple(acquire.prefix_hashes)
+        if len(ends) != len(hashes):
+            blocks = min(len(ends), len(hashes))
+            ends, hashes = ends[:blocks], hashes[:blocks]
         return cls(max(acquire.prompt_tokens, ends[-1] if ends else 0), hashes, ends)
 
     def tokens_of(self, blocks: int) -> int:
@@ -50,7 +51,8 @@ NO_PROMPT = Prompt()
 """Nothing is known of it."""
 
 
-class _Mark(NamedTuple):
+@dataclass(slots=True, eq=False)
+class _Mark:
     """When blocks were last used; all that one use touches share it."""
 
     stamp: int
@@ -112,7 +114,9 @@ class Promise:
     prompt: Prompt
     blocks: int
     computed: bool
-    stamp: int
+    """These blocks were there when it was made, not only to come."""
+    marks: tuple[_Mark, _Mark]
+    """Of these blocks, and of those that its request brings."""
 
 
 class PrefixIndex:
@@ -120,6 +124,8 @@ class PrefixIndex:
 
     def __init__(self, *, entries: int) -> None:
         self._limit = entries
+        # What is too much goes when requests end: a decision would have to wait for it.
+        self._most = entries + entries // 50
         self._caches: dict[str, Cache] = {}
         self._holders: dict[str, Holders] = {}
         self._stamps = itertools.count(1)
@@ -130,10 +136,12 @@ class PrefixIndex:
     def __len__(self) -> int:
         return self._entries
 
-    def depth(self, instance_id: str, prompt: Prompt) -> int:
-        """Return how many blocks of a prompt a worker process holds."""
-        cache = self._caches.get(instance_id)
-        return cache.depth(prompt.hashes) if cache is not None else 0
+    def cached_tokens(self, instance_id: str, prompt: Prompt) -> int:
+        """Return how many tokens of a prompt a worker process holds."""
+        hashes, cache = prompt.hashes, self._caches.get(instance_id)
+        if cache is None or not hashes or hashes[0] not in cache.blocks:
+            return 0
+        return prompt.ends[cache.depth(hashes) - 1]
 
     def holders(self, model: str, prompt: Prompt, *, most: int, random: float) -> list[str]:
         """Return worker processes that hold a beginning of a prompt, the longest ones first.
@@ -156,13 +164,16 @@ class PrefixIndex:
             else:
                 high = middle - 1
         found: dict[str, None] = {}
+        seen: tuple[Cache, ...] = ()
         # Others may hold less of it and have less to do.
         while low and len(found) < most:
-            caches = table.get(hashes[low - 1], ())
-            first = int(random * len(caches))
-            for cache in (*caches[first : first + most], *caches[: min(first, most)]):
-                if len(found) < most:
-                    found[cache.instance_id] = None
+            caches = table[hashes[low - 1]]
+            if len(caches) > len(seen):
+                seen = caches
+                first = int(random * len(caches))
+                for cache in (*caches[first : first + most], *caches[: min(first, most)]):
+                    if len(found) < most:
+                        found[cache.instance_id] = None
             low //= 2
         return list(found)
 
@@ -177,9 +188,10 @@ class PrefixIndex:
         cache = self._cache(instance_id, model)
         depth = cache.depth(prompt.hashes)
         computed = depth > 0 and cache.blocks[prompt.hashes[depth - 1]].computed
-        stamp = next(self._stamps)
-        self._use(cache, prompt, depth, stamp, computed=computed)
-        return Promise(cache, prompt, depth, computed, stamp)
+        stamp, size = next(self._stamps), prompt.ends[-1] / len(prompt.ends)
+        marks = (_Mark(stamp, size, computed), _Mark(stamp, size, computed=False))
+        self._use(cache, prompt.hashes, depth, marks)
+        return Promise(cache, prompt, depth, computed, marks)
 
     def settle(self, promise: Promise, cached_share: float | None) -> None:
         """Compare a promise with what its request found when it began.
@@ -198,6 +210,7 @@ class PrefixIndex:
             return
         if cached_share is None:
             self._withdraw(promise)
+            self._trim()
             return
         promised = prompt.tokens_of(promise.blocks)
         found = cached_share * prompt.tokens
@@ -206,9 +219,12 @@ class PrefixIndex:
             if promise.computed:
                 bound = min(cache.bound_tokens, cache.tokens) * SHRINK
                 cache.bound_tokens = max(bound, SMALLEST_BOUND_TOKENS)
+                self._shrink(cache)
         elif found:
             cache.bound_tokens *= GROW
-        self._use(cache, prompt, len(prompt.hashes), next(self._stamps), computed=True)
+        for mark in promise.marks:
+            mark.computed = True
+        self._trim()
 
     def bound(self, instance_id: str, model: str, tokens: float) -> None:
         """Note how many tokens a worker process can hold, unless that has been learnt already."""
@@ -240,60 +256,74 @@ class PrefixIndex:
             self._caches[instance_id] = cache
         return cache
 
-    def _use(self, cache: Cache, prompt: Prompt, depth: int, stamp: int, *, computed: bool) -> None:
+    def _use(
+        self, cache: Cache, hashes: tuple[int, ...], depth: int, marks: tuple[_Mark, _Mark]
+    ) -> None:
         """Make all blocks of a prompt the latest used, the first block last."""
-        hashes, blocks, holders = prompt.hashes, cache.blocks, cache.holders
-        size = prompt.ends[-1] / len(prompt.ends)
-        there, to_come = _Mark(stamp, size, computed), _Mark(stamp, size, computed=False)
-        for place in range(len(hashes) - 1, -1, -1):
-            each = hashes[place]
-            former = blocks.get(each)
-            blocks[each] = there if place < depth else to_come
-            if former is not None:
-                blocks.move_to_end(each)
-                cache.tokens += size - former.tokens
-                continue
-            cache.tokens += size
-            self._entries += 1
+        blocks, holders = cache.blocks, cache.holders
+        there, to_come = marks
+        tokens = 0.0
+        for each in reversed(hashes[depth:]):
             others = holders.get(each)
             holders[each] = cache.alone if others is None else (*others, cache)
+            blocks[each] = to_come
+        for each in reversed(hashes[:depth]):
+            tokens -= blocks[each].tokens
+            blocks[each] = there
+            blocks.move_to_end(each)
+        cache.tokens += tokens + there.tokens * len(hashes)
+        self._entries += len(hashes) - depth
         if not cache.is_watched:
             cache.is_watched = True
-            heapq.heappush(self._oldest, (stamp, cache.number, cache))
+            heapq.heappush(self._oldest, (there.stamp, cache.number, cache))
         self._shrink(cache)
+        if self._entries > self._most:
+            self._trim()
 
     def _withdraw(self, promise: Promise) -> None:
         """Drop what a request would have brought, unless another one uses it since."""
         cache = promise.cache
         for each in promise.prompt.hashes[promise.blocks :]:
-            mark = cache.blocks.get(each)
-            if mark is not None and mark.stamp == promise.stamp:
+            if cache.blocks.get(each) is promise.marks[1]:
                 self._drop(cache, each)
 
     def _shrink(self, cache: Cache) -> None:
         while cache.tokens > cache.bound_tokens and cache.blocks:
             self._drop(cache, next(iter(cache.blocks)))
+
+    def _trim(self) -> None:
         while self._entries > self._limit:
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
+        """Drop what was used longest ago, as much as is too much; or see better where it is."""
         stamp, number, cache = self._oldest[0]
-        if not cache.blocks:
+        blocks, holders = cache.blocks, cache.holders
+        for block, mark in list(itertools.islice(blocks.items(), self._entries - self._limit)):
+            if mark.stamp != stamp:
+                heapq.heapreplace(self._oldest, (mark.stamp, number, cache))
+                return
+            del blocks[block]
+            cache.tokens -= mark.tokens
+            self._entries -= 1
+            if holders[block] is cache.alone:
+                del holders[block]
+            else:
+                self._part(cache, block)
+        if not blocks:
             heapq.heappop(self._oldest)
             cache.is_watched = False
-            return
-        block, mark = next(iter(cache.blocks.items()))
-        if mark.stamp != stamp:
-            heapq.heapreplace(self._oldest, (mark.stamp, number, cache))
-            return
-        self._drop(cache, block)
 
     def _drop(self, cache: Cache, block: int) -> None:
-        mark = cache.blocks.pop(block)
-        cache.tokens -= mark.tokens
+        cache.tokens -= cache.blocks.pop(block).tokens
         self._entries -= 1
+        self._part(cache, block)
+
+    def _part(self, cache: Cache, block: int) -> None:
+        """Note that a cache does not hold a block any more."""
         holders = cache.holders
-        if len(holders[block]) == 1:
+        others = tuple(each for each in holders[block] if each is not cache)
+        if not others:
             del holders[block]
         else:
-            holders[block] = tuple(each for each in holders[block] if each is not cache)
+            holders[block] = others[0].alone if len(others) == 1 else others

@@ -25,7 +25,8 @@ class Tier(IntEnum):
     """Used when all workers are: a breaker must never stop a fleet."""
 
 
-Key = tuple[float, int]
+Entry = tuple[float, int, "Worker"]
+"""Load, turn and who."""
 
 
 @dataclass(slots=True, eq=False)
@@ -35,11 +36,11 @@ class _Standing:
     worker: "Worker"
     tier: Tier | None
     """None: it cannot be chosen yet."""
-    slots: int
-    free: int
-    key: Key
-    """Where it stands in its tier, if it has a free slot."""
     suspect_at: float
+    slots: int = 0
+    free: int = 0
+    entry: "Entry | None" = None
+    """Where it stands in its tier; None without a free slot."""
 
 
 class Roster:
@@ -54,7 +55,7 @@ class Roster:
         self._load = load
         self._standings: dict[str, _Standing] = {}
         self._by_instance: dict[str, _Standing] = {}
-        self._orders: tuple[list[tuple[Key, Worker]], ...] = ([], [], [])
+        self._orders: tuple[list[Entry], list[Entry], list[Entry]] = ([], [], [])
         self._counts = [0, 0, 0]
         self._free = [0, 0, 0]
         # Fit ones in the order in which they become suspect.
@@ -83,8 +84,12 @@ class Roster:
     def recount(self, worker: "Worker") -> None:
         """Count the load and the slots of a worker as they are now, if it is counted."""
         standing = self._standings.get(worker.worker_id)
-        if standing is not None and standing.worker is worker:
-            self._count(worker, standing.tier)
+        if standing is None or standing.worker is not worker:
+            return
+        self._take_out(standing)
+        self._put_in(standing)
+        if standing.tier is Tier.FAILING:
+            self._reopens_at = min(self._reopens_at, worker.breaker.reopens_at)
 
     def remove(self, worker: "Worker") -> None:
         """Count a worker no more."""
@@ -105,7 +110,13 @@ class Roster:
 
     def free_slots(self, excluded: AbstractSet[str], now: float) -> int:
         """Count the slots that a request could get now, one after the other."""
-        return sum(self._free_of(tier, excluded) for tier in self.tiers(excluded, now))
+        tiers = self.tiers(excluded, now)
+        free = sum([self._free[tier] for tier in tiers])
+        for worker_id in excluded:
+            standing = self._standings.get(worker_id)
+            if standing is not None and standing.tier in tiers:
+                free -= standing.free
+        return free
 
     def has_free_slot(self, now: float) -> bool:
         """Tell whether somebody who waits may find a free slot."""
@@ -127,12 +138,12 @@ class Roster:
 
     def least_loaded(self, tier: Tier) -> "Iterator[Worker]":
         """Go through the workers of a tier that have a free slot, the least loaded first."""
-        return (worker for _, worker in self._orders[tier])
+        return (worker for _, _, worker in self._orders[tier])
 
     def any_of(self, tier: Tier, random: float) -> "Worker | None":
         """Return a worker of a tier that has a free slot, by a number in [0, 1)."""
         order = self._orders[tier]
-        return order[int(random * len(order))][1] if order else None
+        return order[int(random * len(order))][2] if order else None
 
     def with_slot(self, instance_id: str, tier: Tier) -> "Worker | None":
         """Return a worker process if it is of a tier and has a free slot."""
@@ -179,17 +190,10 @@ class Roster:
         if former is not None:
             self._take_out(former)
             del self._by_instance[former.worker.instance_id]
-        free = 0 if tier is None else max(worker.slots - worker.held, 0)
-        key = (self._load(worker), worker.turn)
-        standing = _Standing(worker, tier, worker.slots, free, key, worker.suspect_at)
+        standing = _Standing(worker, tier, worker.suspect_at)
         self._standings[worker.worker_id] = standing
         self._by_instance[worker.instance_id] = standing
-        self.slots += standing.slots
-        if tier is not None:
-            self._counts[tier] += 1
-            self._free[tier] += free
-            if free:
-                bisect.insort(self._orders[tier], (key, worker), key=_key)
+        self._put_in(standing)
         self._keep_time(standing, former)
 
     def _keep_time(self, standing: _Standing, former: _Standing | None) -> None:
@@ -208,15 +212,31 @@ class Roster:
         elif was is Tier.FAILING:
             del self._failing[worker.worker_id]
 
+    def _put_in(self, standing: _Standing) -> None:
+        worker, tier = standing.worker, standing.tier
+        standing.slots = worker.slots
+        self.slots += worker.slots
+        if tier is None:
+            return
+        standing.free = free = max(worker.slots - worker.held, 0)
+        self._counts[tier] += 1
+        self._free[tier] += free
+        if free:
+            worker.standing_load = self._load(worker)
+            # Turns differ: two entries are told apart before their workers would have to be.
+            standing.entry = (worker.standing_load, worker.turn, worker)
+            bisect.insort(self._orders[tier], standing.entry)
+
     def _take_out(self, standing: _Standing) -> None:
         self.slots -= standing.slots
         if standing.tier is None:
             return
         self._counts[standing.tier] -= 1
         self._free[standing.tier] -= standing.free
-        if standing.free:
+        if standing.entry is not None:
             order = self._orders[standing.tier]
-            del order[bisect.bisect_left(order, standing.key, key=_key)]
+            del order[bisect.bisect_left(order, standing.entry)]
+            standing.entry = None
 
     def _tier(self, worker: "Worker", now: float) -> Tier | None:
         if not (worker.confirmed and worker.slots):
@@ -232,18 +252,6 @@ class Roster:
         standing = self._standings.get(worker_id)
         return standing.slots if standing is not None else 0
 
-    def _free_of(self, tier: Tier, excluded: AbstractSet[str]) -> int:
-        free = self._free[tier]
-        for worker_id in excluded:
-            standing = self._standings.get(worker_id)
-            if standing is not None and standing.tier is tier:
-                free -= standing.free
-        return free
-
 
 _TRUSTED = (Tier.FIT, Tier.SUSPECT)
 _ALL_FAIL = (Tier.FAILING,)
-
-
-def _key(entry: "tuple[Key, Worker]") -> Key:
-    return entry[0]
