@@ -83,9 +83,8 @@ class UsageLog:
         known = counts = former.counts if former else None
         if usage is not None:
             counts = _Counts.of(usage, known)
-        if former is not None and known is not None and counts == known:
-            # It never ran there, or is told again.
-            worker_id = former.worker_id
+        if known is not None and counts == known:
+            return  # it never ran there, or is told again
         entry = _Entry(now, request_id, generation, worker_id, counts)
         generations[generation] = entry
         self._entries.append(entry)

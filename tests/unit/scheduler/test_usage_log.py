@@ -34,6 +34,17 @@ def test_a_generation_on_two_workers():
     assert (found.worker_id, found.usage) == ("w2", usage(20))
 
 
+def test_told_in_another_order():
+    """Of a generation on two workers the longer answer is the later one, whoever tells first."""
+    log = UsageLog()
+    log.add("r", 0, "w2", usage(20, prompt=12, cached=11), 1.0)
+    log.add("r", 0, "w1", usage(7), 2.0)
+    log.add("r", 0, "w1", usage(7), 3.0)
+    (found,) = log.find(["r"], 3.0)
+    assert found.usage == usage(20)
+    assert len(log) == 2
+
+
 def test_forgets_the_old():
     """After an hour nothing is left, also of what was told twice."""
     log = UsageLog()
