@@ -121,13 +121,14 @@ class Batch:
     def _admit(self) -> None:
         while self._waiting and len(self._running) < self._slots and self._death is None:
             request = self._waiting.popleft()
+            self._progress.began()  # before: the call itself may never return
             try:
                 request.result = self._submit(request)
             except Exception as error:  # noqa: BLE001 - sorted into those of the request and others
+                self._progress.ended()
                 self._fail(request, error, submitting=True)
                 continue
             self._running.add(request)
-            self._progress.began()
             request.reader = asyncio.create_task(self._read(request), name="generation")
 
     def _submit(self, request: Request) -> Any:
@@ -162,6 +163,10 @@ class Batch:
         except EngineError as error:
             request.stream.fail(error)
             self._abort(request)  # it has not ended it: we have
+        except asyncio.CancelledError:
+            if self._death is None:  # it was not for us
+                self._on_death("the engine's library cancelled the reader of a request")
+            raise
         except Exception as error:  # noqa: BLE001 - sorted into those of the request and others
             self._fail(request, error, submitting=False)
         finally:

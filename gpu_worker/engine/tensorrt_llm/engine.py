@@ -195,7 +195,7 @@ class TensorRtLlmEngine:
         if not died_before and fatal_error(self._llm) is None:
             await self._shut_down()
         # What the library has registered for the end of the process may hang, too.
-        self._leave_soon(0)
+        self._leave_soon(1 if died_before else 0)
 
     def _alive(self) -> None:
         if self._death is not None:

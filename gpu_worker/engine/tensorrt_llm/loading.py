@@ -77,6 +77,7 @@ async def load(
     try:
         await engine.warm_up()
     except EngineError as error:
+        await engine.close()
         raise StartupError(f"TensorRT-LLM does not generate: {error}") from error
     _say_what_it_lacks(library)
     return engine

@@ -225,10 +225,11 @@ async def test_the_process_of_a_dead_engine_ends(worker_process, ask, script, en
     assert await worker.left() == 1
 
 
-async def test_a_process_whose_loop_hangs_with_its_engine_ends(worker_process, ask):
+@pytest.mark.parametrize("script", ["[[block]]", "[[sink]]"])
+async def test_a_process_whose_loop_hangs_with_its_engine_ends(worker_process, ask, script):
     """A call that never returns holds up everything but the thread that watches."""
-    worker = await worker_process()
-    await worker.events(ask("[[block]]", model="tiny"))
+    worker = await worker_process(FASTRUN_WORKER_STALLED_S="1")
+    await worker.events(ask(script, model="tiny"))
     assert await worker.left() == 1
 
 

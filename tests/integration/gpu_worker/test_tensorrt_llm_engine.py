@@ -177,6 +177,25 @@ async def test_a_death_fails_everybody_at_once(subject, script, reason):
     assert subject.left == [1]
 
 
+async def test_a_library_that_cancels_is_dead(subject):
+    """Nobody waits for a reader that is no more."""
+    waiting = subject.start("wait")
+    await subject.until(lambda: subject.engine.stats().context_tokens)
+    [request] = subject.engine._batch._running
+    request.reader.cancel()
+    with pytest.raises(EngineDeadError, match="cancelled the reader"):
+        await waiting
+
+
+async def test_an_engine_that_does_not_answer_at_first_does_not_start():
+    """The first token is asked for before anybody else can ask."""
+    with (
+        installed(FASTRUN_STANDIN_UNHEALTHY="0", FASTRUN_STANDIN_STEP_S="0.3"),
+        pytest.raises(StartupError, match=r"does not generate: .*health check fails"),
+    ):
+        await load_standin(limits=QUICK)
+
+
 async def test_a_stuck_engine_is_dead():
     """It makes no steps, and its health check says that all is well."""
     async with running(limits=Limits(stalled_s=0.3, look_s=0.01, last_words_s=0.1)) as subject:

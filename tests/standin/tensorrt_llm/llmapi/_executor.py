@@ -91,11 +91,11 @@ class Executor:
         self._wake.set()
 
     def blocks_caller(self, token_ids):
-        """Whether the executor dies of a request, so that its sender waits for ever."""
-        if "[[block]]" in self._tokenizer.decode(token_ids, skip_special_tokens=False):
+        """Whether the sender of a request waits for ever, with or without the executor's death."""
+        text = self._tokenizer.decode(token_ids, skip_special_tokens=False)
+        if "[[block]]" in text:
             self._fatal_error = RuntimeError("a script killed the executor")
-            return True
-        return False
+        return "[[block]]" in text or "[[sink]]" in text
 
     def abort(self, request_id, *, is_late):
         """Note an abort for the next step; it may cross the end of its request.
