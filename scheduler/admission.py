@@ -47,6 +47,7 @@ class Admission:
         self._fleet = fleet
         self._leader = leader
         self._new_id = chance.new_id
+        self._recorder = recorder
         self.placement = Placement(fleet, entries=config.prefix_index_entries, random=chance.random)
         self.leases = LeaseBook(self.placement)
         self.queue = Queue()
@@ -120,6 +121,7 @@ class Admission:
         """Note that a worker has failed a request by a fault of its own."""
         worker = self._fleet.instance(instance_id)
         if worker is not None and self._fleet.failed(worker, lease_id, now):
+            self._recorder.failing(worker.card.model)
             # If all of a model have failed by now, those that wait may use them all again.
             self.fill(worker.card.model, now)
 
@@ -150,6 +152,7 @@ class Admission:
             self.usage_log.add(lease.request_id, lease.generation, worker.worker_id, usage, now)
         if usage is not None:
             self.limits.use(lease, usage, now)
+            self._recorder.used(worker.card.model, usage.prompt_tokens, usage.cached_tokens)
         self._left(lease, now)
         self.refusals.freed(worker.card.model, now)
         self.fill(worker.card.model, now)

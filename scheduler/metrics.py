@@ -33,6 +33,9 @@ class Metrics:
         )
         self._grants = self._counter("grants", "Leases granted.", "model")
         self._rejections = self._counter("rejections", "Requests refused.", "reason")
+        self._prompt = self._counter("prompt_tokens", "Of prompts that ran, all tokens.", "model")
+        self._cached = self._counter("cached_tokens", "Of these, those that were cached.", "model")
+        self._failing = self._counter("breakers_opened", "Workers that began to fail.", "model")
         self._waiting = self._gauge("queue_waiting", "Requests that wait.", "model")
         self._slots = self._gauge("slots", "Slots of workers that are not gone.", "model")
         self._in_use = self._gauge("slots_in_use", "Of these, those that a lease holds.", "model")
@@ -51,6 +54,15 @@ class Metrics:
         """Count a refusal."""
         name = reason_name(reason)
         self._rejections.labels(name).inc()
+
+    def used(self, model: str, prompt_tokens: int, cached_tokens: int) -> None:
+        """Count what was cached."""
+        self._prompt.labels(model).inc(prompt_tokens)
+        self._cached.labels(model).inc(cached_tokens)
+
+    def failing(self, model: str) -> None:
+        """Count a breaker that opens."""
+        self._failing.labels(model).inc()
 
     def observe(self, view: WatchFleetResponse) -> None:
         """Set the gauges to what the fleet looks like now."""

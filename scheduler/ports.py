@@ -33,6 +33,12 @@ class Recorder(Protocol):
     def rejected(self, reason: ErrorReason.ValueType) -> None:
         """A request was refused."""
 
+    def used(self, model: str, prompt_tokens: int, cached_tokens: int) -> None:
+        """A generation that ran has ended; so many tokens of its prompt were cached."""
+
+    def failing(self, model: str) -> None:
+        """A worker has failed so many requests in a row that it is passed over."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chance:

@@ -61,7 +61,8 @@ class Desk:
             random=self.random.random,
             wall_clock=time.time,
         )
-        recorder = SimpleNamespace(granted=lambda *_: None, rejected=lambda *_: None)
+        hear_nothing = dict.fromkeys(("granted", "rejected", "used", "failing"), lambda *_: None)
+        recorder = SimpleNamespace(**hear_nothing)
         self.sessions = Sessions(
             Config(warm_up_s=0.0, prefix_index_entries=entries, suspect_after_s=1e9),
             now=NOW,

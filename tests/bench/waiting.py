@@ -56,6 +56,12 @@ class Nobody:
     def rejected(self, reason: ErrorReason.ValueType) -> None:
         """Ignore it."""
 
+    def used(self, model: str, prompt_tokens: int, cached_tokens: int) -> None:
+        """Ignore it."""
+
+    def failing(self, model: str) -> None:
+        """Ignore it."""
+
 
 class Crowd:
     """A fleet whose slots are all held, and those who wait."""

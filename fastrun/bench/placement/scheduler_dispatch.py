@@ -43,6 +43,12 @@ class _Recorder:
     def rejected(self, reason: ErrorReason.ValueType) -> None:
         """See scheduler.ports."""
 
+    def used(self, model: str, prompt_tokens: int, cached_tokens: int) -> None:
+        """See scheduler.ports."""
+
+    def failing(self, model: str) -> None:
+        """See scheduler.ports."""
+
 
 class _WorkerLink:
     def send(self, item: WorkerCommand) -> None:

@@ -50,6 +50,8 @@ class Desk:
         self.numbers = 0
         self.grants = []
         self.rejections = []
+        self.used = []
+        self.failing = []
         settings = {"warm_up_s": 0.0} | settings
         chance = Chance(
             new_id=lambda: f"l{self._next()}",
@@ -60,6 +62,8 @@ class Desk:
         recorder = SimpleNamespace(
             granted=lambda model, waited_s: self.grants.append((model, waited_s)),
             rejected=self.rejections.append,
+            used=lambda *figures: self.used.append(figures),
+            failing=self.failing.append,
         )
         self.sessions = Sessions(Config(**settings), now=self.now, chance=chance, recorder=recorder)
         if not settings["warm_up_s"]:

@@ -366,7 +366,10 @@ class World(RuleBasedStateMachine):
             wall_clock=lambda: 1_800_000_000.0 + self.now,
         )
         recorder = SimpleNamespace(
-            granted=lambda _model, _waited_s: None, rejected=lambda _reason: None
+            granted=lambda _model, _waited_s: None,
+            rejected=lambda _reason: None,
+            used=lambda _model, _prompt, _cached: None,
+            failing=lambda _model: None,
         )
         config = Config(queue_per_slot=1, database_url=self.database_url)
         sessions = Sessions(config, now=self.now, chance=chance, recorder=recorder)

@@ -12,6 +12,8 @@ def test_decisions_and_gauges_are_exported():
     metrics = Metrics()
     metrics.granted("tiny", 0.02)
     metrics.rejected(ErrorReason.ERROR_REASON_QUEUE_FULL)
+    metrics.used("tiny", 100, 60)
+    metrics.failing("tiny")
     worker = {"model": "tiny", "slots": 4, "slots_in_use": 1}
     metrics.observe(
         WatchFleetResponse(
@@ -27,12 +29,16 @@ def test_decisions_and_gauges_are_exported():
         'fastrun_scheduler_grants_total{model="tiny"} 1.0',
         'fastrun_scheduler_rejections_total{reason="queue_full"} 1.0',
         'fastrun_scheduler_wait_seconds_count{model="tiny"} 1.0',
+        'fastrun_scheduler_prompt_tokens_total{model="tiny"} 100.0',
+        'fastrun_scheduler_cached_tokens_total{model="tiny"} 60.0',
+        'fastrun_scheduler_breakers_opened_total{model="tiny"} 1.0',
         'fastrun_scheduler_queue_waiting{model="tiny"} 2.0',
         'fastrun_scheduler_slots{model="tiny"} 4.0',
         'fastrun_scheduler_slots_in_use{model="tiny"} 1.0',
         'fastrun_scheduler_workers{state="serving"} 1.0',
         'fastrun_scheduler_workers{state="gone"} 1.0',
         'fastrun_scheduler_workers{state="suspect"} 0.0',
+        'fastrun_scheduler_workers{state="failing"} 0.0',
         "fastrun_scheduler_drift 1.0",
         "fastrun_scheduler_edges 3.0",
         "fastrun_scheduler_term 7.0",

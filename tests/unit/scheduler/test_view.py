@@ -23,14 +23,17 @@ def test_the_view_shows_workers_queues_and_edges(desk):
 
 
 def test_states_have_names(desk):
-    """Serving, draining, suspect and gone, as time and words decide."""
-    workers = [desk.worker(f"w{number}", f"i{number}") for number in range(4)]
-    desk.sessions.worker_left(workers[3], desk.now)
+    """Serving, draining, failing, suspect and gone, as time and words decide."""
+    workers = [desk.worker(f"w{number}", f"i{number}") for number in range(5)]
+    desk.sessions.worker_left(workers[4], desk.now)
     desk.pass_time(5)
     desk.beat(workers[0])
     desk.beat(workers[1], state="WORKER_STATE_DRAINING")
+    desk.beat(workers[2])
+    for _ in range(5):
+        desk.tell(desk.edge(), worker_failed={"instance_id": "i2"})
     states = [each.state for each in seen(desk).workers]
-    assert states == ["serving", "draining", "suspect", "gone"]
+    assert states == ["serving", "draining", "failing", "suspect", "gone"]
 
 
 def test_drift_is_what_is_held_and_not_listed_for_long(desk):
