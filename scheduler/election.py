@@ -98,7 +98,12 @@ class Election:
     async def _run(self) -> None:
         while True:
             began = time.monotonic()
-            wait_s = await self._ask()
+            try:
+                wait_s = await self._ask()
+            except Exception:
+                # Who leads goes on leading, and another one may take over, whatever is wrong here.
+                log.exception("election_failed")
+                wait_s = RENEW_S
             await asyncio.sleep(max(0.0, began + wait_s - time.monotonic()))
 
     async def _ask(self) -> float:

@@ -56,14 +56,14 @@ on conflict (model) do update set card = excluded.card
 where known_models.card is distinct from excluded.card;
 
 -- name: forget_model: Forgets a model, while the row is ours; tells whether it is.
-with leading as (
-    select from scheduler_leader
+with mine as (
+    select term from scheduler_leader
     where holder = $1 and term = $2
 ),
 
 forgotten as (
     delete from known_models
-    where model = $3 and exists (select from leading)
+    where model = $3 and exists (select from mine)
 )
 
-select exists (select from leading);
+select exists (select from mine);

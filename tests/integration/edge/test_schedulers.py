@@ -211,3 +211,44 @@ async def test_worker_gets_the_whole_request(start, body, size, until):
         assert first.HasField("seed")
         assert not first.HasField("temperature")
         assert len(stack.worker.attaches) == (2 if size > 256 << 10 else 1)
+
+
+async def test_who_stands_by_is_not_asked(start, body, until):
+    """With a scheduler that stands by alone there is none, and no name is refused for good."""
+    async with start(scheduler_timeout_s=0.2) as stack:
+        await stack.client.post(CHAT, json=body())
+        stack.scheduler.term = 0
+        stack.scheduler.welcome()
+        await until(lambda: not stack.edge._scheduler.connected)
+        for model in ("test/model", "nobody/knows"):
+            response = await stack.client.post(CHAT, json=body(model=model))
+            assert response.status_code == 503
+        assert len(stack.scheduler.acquires) == 1
+        asking = asyncio.create_task(stack.client.post(CHAT, json=body()))
+        stack.scheduler.term = 2
+        stack.scheduler.welcome()
+        assert (await asking).status_code == 200
+        missing = await stack.client.post(CHAT, json=body(model="nobody/knows"))
+        assert missing.status_code == 404
+
+
+async def test_each_term_begins_with_a_hello_to_all(start, body, until):
+    """The leader learns what is held here, and who believed to lead that it does not."""
+    async with start(schedulers=2) as stack:
+        leader, other = stack.schedulers
+        stack.worker.script = lambda run: run.accept()
+        asking = asyncio.create_task(stack.client.post(CHAT, json=body()))
+        await until(lambda: stack.worker.runs)
+        stack.worker.script = lambda run: run.answer("again")
+        other.term = leader.term + 3
+        other.welcome()
+        for scheduler in (other, leader):
+            await until(lambda: [each.term for each in scheduler.hellos_again][-1:] == [other.term])  # noqa: B023 - awaited here
+            assert list(scheduler.hellos_again[-1].lease_ids) == ["lease_1"]
+            scheduler.hellos_again.clear()
+        other.welcome()
+        leader.welcome()
+        stack.worker.runs[0].answer("fine")
+        assert (await asking).status_code == 200
+        assert (await stack.client.post(CHAT, json=body())).status_code == 200
+        assert leader.hellos_again == other.hellos_again == []

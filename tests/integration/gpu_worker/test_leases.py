@@ -143,6 +143,33 @@ async def test_the_highest_term_is_obeyed(slow_stack):
     assert (await edge.end(running))[-1][0] == "finished"
 
 
+async def test_each_term_begins_with_a_hello_to_all(run_stack):
+    """It lists what runs for the one that leads, and tells others that they do not."""
+    async with (
+        run_stack() as first,
+        run_stack(also=[first.scheduler], worker_id="both", scripted_tokens_per_s=100.0) as both,
+    ):
+        schedulers = (both.scheduler, first.scheduler)
+        edge, request = both.edge(), both.ask()
+        request.lease = both.scheduler.lease("running")
+        await edge.first_delta(edge.start(request))
+        both.scheduler.command(welcome=Welcome(term=20, lease_key=b"n" * 32))
+        for scheduler in schedulers:
+            await scheduler.until(lambda s: s.hellos_again and s.hellos_again[-1].term == 20)
+            (blob,) = scheduler.hellos_again[-1].running_leases
+            assert leases.read(blob).lease_id == "running"
+            scheduler.hellos_again.clear()
+        # Neither one that stands by, nor an older term, nor the same again is news.
+        first.scheduler.command(welcome=Welcome(term=0))
+        first.scheduler.void("no")
+        both.scheduler.command(welcome=Welcome(term=20, lease_key=b"n" * 32))
+        both.scheduler.void("sync")
+        await both.scheduler.until(lambda s: "sync" in s.freed_ids())
+        assert both.scheduler.hellos_again == []
+        assert first.scheduler.hellos_again == []
+        assert "no" not in first.scheduler.freed_ids()
+
+
 async def test_heartbeats_list_what_runs(slow_stack):
     """Each heartbeat holds the leases that hold a slot, and the worker's state."""
     scheduler, edge = slow_stack.scheduler, slow_stack.edge()

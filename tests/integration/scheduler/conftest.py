@@ -133,10 +133,15 @@ class Stack:
         self.peers.append(Edge(self.stub, edge_id, **fields))
         return self.peers[-1]
 
-    async def worker(self, *names, **fields):
-        """Return a worker that has been welcomed, and is granted requests."""
+    async def add_worker(self, *names, **fields):
+        """Return a worker that says Hello."""
         worker = Worker(self.stub, *names, **fields)
         self.peers.append(worker)
+        return worker
+
+    async def worker(self, *names, **fields):
+        """Return a worker that has been welcomed, and is granted requests."""
+        worker = await self.add_worker(*names, **fields)
         worker.welcomed = await worker.welcome()
         name = worker.hello["instance_id"]
         await self.until(
