@@ -130,7 +130,8 @@ class SchedulerLink:
 
     def failed(self, grant: Grant) -> None:
         """Report a fault of the worker, which has let go of the lease itself or never had it."""
-        self._tell(EdgeMessage(worker_failed=WorkerFailed(instance_id=grant.instance_id)))
+        failed = WorkerFailed(instance_id=grant.instance_id, lease_id=grant.lease_id)
+        self._tell(EdgeMessage(worker_failed=failed))
 
     def ended(self, grant: Grant) -> None:
         """The worker has said that the generation ended; it tells the scheduler itself."""
