@@ -1,5 +1,6 @@
 """A head, an edge and two GPU servers, each on a host of its own: joining, upgrading, losing the head.
 
+The head has two schedulers, of which the joining machines are told.
 Hosts are network namespaces, so this needs root. With FASTRUN_TEST_OUTAGE_S=60 as before a release.
 """
 
@@ -31,6 +32,7 @@ TOKENS = 40
 TOKENS_PER_S = 40
 SLOTS = 8
 CALLERS = 6
+SCHEDULER_PORTS = (7002, 7012)
 
 
 @dataclass
@@ -125,21 +127,30 @@ class Fleet:
             LISTEN="0.0.0.0:7001",
             PEPPER="ab" * 32,
             ENROL_LISTEN="0.0.0.0:7004",
+            ENROL_SCHEDULER_ADDRESSES=",".join(f":{port}" for port in SCHEDULER_PORTS),
             ENROL_CA_KEY=str(self._certs / "ca" / "key.pem"),
         )
-        self._service(self.head, "scheduler", "scheduler", admin=9102, LISTEN="0.0.0.0:7002")
+        for number, port in enumerate(SCHEDULER_PORTS):
+            self._service(
+                self.head,
+                "scheduler",
+                "scheduler",
+                admin=9110 + number,
+                **database,
+                LISTEN=f"0.0.0.0:{port}",
+            )
         self._service(
             self.edge,
             "edge",
             "edge",
             admin=9100,
             AUTH_ADDRESS=f"{head}:7001",
-            SCHEDULER_ADDRESSES=f"{head}:7002",
+            SCHEDULER_ADDRESSES=",".join(f"{head}:{port}" for port in SCHEDULER_PORTS),
             SPOOL=str(self.edge.folder / "spool"),
         )
         self.operator(
             *("certs", str(self._certs), "--auth", "127.0.0.1:7001"),
-            *("--scheduler", "127.0.0.1:7002"),
+            *("--scheduler", ",".join(f"127.0.0.1:{port}" for port in SCHEDULER_PORTS)),
         )
         for command in ("create", "approve"):
             self.operator("account", command, "demo")
