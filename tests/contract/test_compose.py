@@ -82,6 +82,7 @@ def test_each_service_sees_its_own_certificate_only():
         f"certs-{name}:{home}/{name}"
         for name in ("ca", "auth", "scheduler", "worker", "edge", "operator")
     ]
+    assert mounted.pop("scheduler-2") == mounted["scheduler"]
     assert {name for name in mounted if mounted[name]} == set(folders)
     for name in folders:
         assert mounted[name] == [f"certs-{name}:{home}/{name}:ro"]
