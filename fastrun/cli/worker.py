@@ -72,7 +72,9 @@ def token(
         print_json({"token": text, "port": answer.port, **fields})
         return
     print(text)
-    host = "HEAD" if is_loopback(service.address) else service.address.rpartition(":")[0]
+    host = service.address.rpartition(":")[0]
+    if is_loopback(service.address) or not {".", ":"} & set(host):
+        host = "HEAD"  # a name that means something on this machine or among its containers only
     name = f" --name {worker}" if worker else ""
     # Beside the token, which scripts read.
     print(f"good once, until {moment(answer.expires_at)}. On the GPU server:", file=sys.stderr)
