@@ -65,10 +65,12 @@ class Callers:
 
     @classmethod
     @asynccontextmanager
-    async def of(cls, up: Up, base_url: str | None = None) -> AsyncIterator["Callers"]:
+    async def of(
+        cls, up: Up, base_url: str | None = None, *, patience_s: float = PATIENCE_S
+    ) -> AsyncIterator["Callers"]:
         """Callers until the end of a block, of another edge where its address is given."""
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
-        timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
+        timeout = aiohttp.ClientTimeout(total=patience_s)
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
             yield cls(base_url or up.base_url, up.ready["model"], session)
 

@@ -1,0 +1,173 @@
+"""Clients leave and processes are killed, ended and frozen at random moments, all at once.
+
+As it was done before a release:
+
+    FASTRUN_TEST_KILLS=200 FASTRUN_TEST_CLIENTS=10000 pytest -s tests/chaos/test_random_kills.py
+
+FASTRUN_TEST_SEED=n repeats what was done with that seed, though not when each thing happens.
+"""
+
+import asyncio
+import os
+import sys
+from collections import Counter
+from contextlib import AsyncExitStack
+from random import Random
+
+import pytest
+from killers import Crowd, Killer, Watch, tally
+from metering import Books, misrecorded
+from traffic import Callers, Operator
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+
+KILLS = int(os.environ.get("FASTRUN_TEST_KILLS", "8"))
+CLIENTS = int(os.environ.get("FASTRUN_TEST_CLIENTS", "150"))
+SEED = int(os.environ.get("FASTRUN_TEST_SEED", "6"))
+IS_LONG = KILLS > 20
+BETWEEN_S = 3 if IS_LONG else 0.8
+"""Between two kills, in the mean."""
+# One that was killed more often than once a minute would be started again the later, each time.
+EDGES, WORKERS = (8, 10) if IS_LONG else (3, 3)
+SLOTS = 6
+ANSWERS_WITHOUT_START = {"refused", "hung up", "broken"}
+
+
+@pytest.fixture
+def up(machine):
+    up = machine.up(
+        *("--ephemeral", "--json", "--engine", "scripted", "--slots", str(SLOTS)),
+        *("--schedulers", "2", "--edges", str(EDGES), "--workers", str(WORKERS)),
+        FASTRUN_WORKER_SCRIPTED_TOKENS_PER_S="100",
+        FASTRUN_WORKER_SCRIPTED_CONTEXT=str(1 << 20),
+    )
+    try:
+        yield up.wait_ready()
+    finally:
+        status = up.stop()
+    assert status == 0
+
+
+async def until(condition, timeout_s, what):
+    """Wait until something holds of the fleet; return the fleet."""
+    last = None
+    try:
+        async with asyncio.timeout(timeout_s):
+            while not condition(last := await asyncio.to_thread(what)):
+                await asyncio.sleep(0.1)
+    except TimeoutError:
+        raise AssertionError(f"never came to be so: {last}") from None
+    return last
+
+
+def is_idle(fleet):
+    """Nothing waits, and no slot is held: in the leader's books, and as workers say themselves."""
+    return not any(
+        worker.slots_in_use or worker.heartbeat.running_lease_ids or worker.heartbeat.waiting
+        for worker in fleet.workers
+    ) and not any(queue.waiting for queue in fleet.queues)
+
+
+def all_serve(fleet):
+    """All have come back, and all that are no more are known to be."""
+    return [worker.state for worker in fleet.workers] == ["serving"] * WORKERS
+
+
+async def all_slots_serve(up, callers):
+    """As many requests as there are slots run at once: none of the slots is lost."""
+    asked = [
+        asyncio.create_task(
+            callers.ask(up.ready["api_key"], f"[[text={'a' * 200}]]", stream=True, max_tokens=600)
+        )
+        for _ in range(SLOTS * WORKERS)
+    ]
+    fleet = await until(
+        lambda fleet: (
+            sum(len(each.heartbeat.running_lease_ids) for each in fleet.workers) == len(asked)
+        ),
+        30,
+        up.fleet,
+    )
+    assert [worker.slots_in_use for worker in fleet.workers] == [SLOTS] * WORKERS
+    answers = await asyncio.gather(*asked)
+    assert [answer.is_whole for answer in answers] == [True] * len(asked)
+
+
+async def test_random_kills(up, machine):
+    """Nothing is leaked, granted twice, left hanging, told wrong, or recorded other than once."""
+    books, watch = Books(up), Watch(up, machine)
+    killer = Killer(machine, Random(SEED))
+    span_s = KILLS * BETWEEN_S
+    over = asyncio.Event()
+    async with AsyncExitStack() as opened:
+        callers = await opened.enter_async_context(Callers.of(up, patience_s=120))
+        operator = await opened.enter_async_context(Operator.of(up))
+        keys = [(await operator.issue()).key for _ in range(3)]
+        crowd = Crowd(callers, keys, SEED)
+        watching = asyncio.create_task(watch.look(over))
+        await asyncio.gather(
+            crowd.come(CLIENTS, span_s),
+            killer.work(KILLS, span_s, longest_freeze_s=8 if IS_LONG else 4),
+        )
+        await until(is_idle, 30, up.fleet)
+        await until(all_serve, 90, up.fleet)
+        over.set()
+        await watching
+        await all_slots_serve(up, callers)
+        fleet = await until(is_idle, 30, up.fleet)
+    endings = crowd.endings
+    records = await books.settled(60)
+    accepted = {line["request_id"] for line in books.logged("request_started")}
+    refusals = Counter(line["reason"] for line in books.logged("request_refused"))
+    report(killer, watch, endings, records, refusals)
+
+    assert fleet.drift == 0
+    assert watch.faults == []
+    assert [reason for reason in refusals if "slots of this worker are busy" in reason] == []
+    assert [each for each in endings if wrong(each, killer)] == []
+    assert accepted - records.keys() == set()
+    statuses = {request_id: record["status"] for request_id, record in records.items()}
+    assert {statuses[each] for each in records.keys() - accepted} <= {"lost"}
+    whole = [each for each in endings if each.is_whole]
+    known = [each for each in whole if statuses[each.request_id] != "lost"]
+    assert [
+        each
+        for each in whole
+        if each not in known and not killer.was_killed("edge", each.began_at, 1e9)
+    ] == []
+    assert misrecorded(known, records) == []
+    assert overcounted(endings, records) == []
+
+
+def wrong(ending, killer):
+    """Tell whether a client had reason to complain."""
+    if ending.how == "broken":
+        return not killer.was_killed("edge", ending.began_at, ending.ended_at)
+    if ending.how == "refused":
+        return ending.status not in (429, 502, 503)
+    return ending.how not in ("whole", "hung up", "error event")
+
+
+def overcounted(endings, records):
+    """Records with more tokens than the whole answer has, as if some had been generated twice."""
+    return [
+        (ending, record)
+        for ending in endings
+        if (record := records.get(ending.request_id)) and record["completion_tokens"] is not None
+        if record["completion_tokens"] > ending.choices * (len(ending.text) + 1)
+    ]
+
+
+def report(killer, watch, endings, records, refusals):
+    print(f"\nseed {SEED}:", tally(f"{hit.signal} of {hit.service}" for hit in killer.hits))
+    print(f"{len(endings)} requests:", tally(ending.told() for ending in endings))
+    print("records:", tally(record["status"] for record in records.values()))
+    print("refused by workers:", dict(refusals))
+    print(
+        f"{watch.views} looks: at most {watch.most_in_use} slots in use, {watch.most_waiting} waiting,"
+        f" drift {max(drift for _, drift in watch.drifts)}, for {watch.longest_drift_s():.1f} s at most"
+    )
+    print(
+        "grown by MiB:",
+        {f"{name} {pid}": grown for (pid, name), grown in watch.grown_mib().items()},
+    )
