@@ -1,6 +1,7 @@
 """GET /v1/models and /v1/models/{id}: the models that can serve a request of this key now."""
 
 from aiohttp import web
+from msgspec import UNSET
 
 from edge.authentication import Authenticator
 from edge.errors import NO_SCHEDULER, Refusal, unknown_model
@@ -62,6 +63,9 @@ def _model(card: ModelCard) -> Model:
         max_output_tokens=min(card.context_length, MOST_TOKENS),
         features=list(card.features),
         supported_parameters=_parameters(card),
+        name=card.name or UNSET,
+        hugging_face_id=card.hugging_face_id or UNSET,
+        quantization=card.quantization or UNSET,
     )
 
 

@@ -232,6 +232,12 @@ class Model(msgspec.Struct, frozen=True):
     features: list[str]
     """What it can do beside text, such as tools or reasoning."""
     supported_parameters: list[str]
+    name: str | UnsetType = UNSET
+    """For people."""
+    hugging_face_id: str | UnsetType = UNSET
+    """Where it is published at Hugging Face."""
+    quantization: str | UnsetType = UNSET
+    """What its weights are, such as bf16 or fp8."""
 
 
 class ModelList(msgspec.Struct, frozen=True):

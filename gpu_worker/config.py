@@ -40,9 +40,12 @@ class Config(TlsSettings, frozen=True, kw_only=True):
     standalone: bool = False
 
     engine: Literal["cpu", "tensorrt-llm", "scripted"] = "cpu"
-    # A model file, or NAME=PATH with a GGUF file or an OpenVINO folder (CPU engine, whose default
-    # is SmolLM2), or a folder in Hugging Face's format (TensorRT-LLM).
+    # An id that `fastrun model list --all` shows, a model file, or NAME=PATH with a GGUF file or an
+    # OpenVINO folder (CPU engine, whose default is SmolLM2), or a folder in Hugging Face's format
+    # (TensorRT-LLM).
     model: str = ""
+    # Folder of pulled models and of model files; default: in the user's cache folder.
+    models: str = ""
     # How many requests run at once.
     slots: Positive = 32
 
@@ -67,6 +70,8 @@ class Config(TlsSettings, frozen=True, kw_only=True):
     kv_cache_fraction: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.85
     # TensorRT-LLM: number format of the KV cache; fp8 holds twice as much.
     kv_cache_dtype: Literal["auto", "fp8"] = "auto"
+    # TensorRT-LLM: whether prompts that begin alike share what the KV cache holds of them.
+    prefix_cache: bool = True
     # TensorRT-LLM: after so long without a token for anybody the engine counts as dead.
     stalled_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
     # Drain and start anew when process and children hold more memory; 0 for a bound of its own

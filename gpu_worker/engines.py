@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
@@ -17,7 +17,8 @@ from gpu_worker.dialect.chat_template import ChatTemplate, PromptEncoder, Templa
 from gpu_worker.dialect.family import deepseek_dsml
 from gpu_worker.engine.protocol import Engine
 from gpu_worker.generation import Model
-from gpu_worker.model_file import Dialect, ModelFileError, template_source
+from gpu_worker.model_file import Dialect, ModelFileError, PublicFacts, template_source
+from gpu_worker.model_store import store_of
 from gpu_worker.prompt import SamplingDefaults
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def _cpu(config: Config) -> tuple[Engine, Model]:
         raise StartError("the CPU engine is missing: pip install 'fastrun[cpu]'") from error
     try:
         prepared = preparation.prepare(
-            source := model_source.model_source(config.model or None),
+            source := model_source.model_source(config.model or None, store_of(config.models)),
             cache=Path(config.cache) if config.cache else None,
             progress=Phases(),
         )
@@ -112,7 +113,7 @@ def _cpu(config: Config) -> tuple[Engine, Model]:
     except ModelError as error:
         raise StartError(str(error)) from error
     tokenizer = JsonTokenizer.from_file(prepared.tokenizer)
-    return engine, _model(prepared.name, prepared, tokenizer, engine, source.dialect)
+    return engine, _model(source, prepared, tokenizer, engine)
 
 
 async def _tensorrt_llm(config: Config, leave: Callable[[int], None]) -> tuple[Engine, Model]:
@@ -124,7 +125,7 @@ async def _tensorrt_llm(config: Config, leave: Callable[[int], None]) -> tuple[E
     from gpu_worker.engine.tensorrt_llm.watch import Limits  # noqa: PLC0415
 
     try:
-        folder = await asyncio.to_thread(model_folder.find, config.model)
+        folder = await asyncio.to_thread(model_folder.find, config.model, store_of(config.models))
         engine = await loading.load(
             folder,
             EngineArguments(
@@ -133,6 +134,7 @@ async def _tensorrt_llm(config: Config, leave: Callable[[int], None]) -> tuple[E
                 tokens_per_step=config.tokens_per_step,
                 kv_cache_fraction=config.kv_cache_fraction,
                 kv_cache_dtype=config.kv_cache_dtype,
+                prefix_cache=config.prefix_cache,
             ),
             slots=config.slots,
             context_length=config.context_length or None,
@@ -142,12 +144,27 @@ async def _tensorrt_llm(config: Config, leave: Callable[[int], None]) -> tuple[E
     except StartupError as error:
         raise StartError(str(error)) from error
     tokenizer = await asyncio.to_thread(JsonTokenizer.from_file, folder.tokenizer)
-    return engine, _model(folder.name, folder.facts, tokenizer, engine, folder.dialect)
+    return engine, _model(folder, folder.facts, tokenizer, engine)
 
 
-def _model(
-    name: str, prepared: "ModelFacts", tokenizer: "Tokenizer", engine: Engine, dialect: Dialect
-) -> Model:
+class Source(Protocol):
+    """What was asked for: see model_source.py and model_folder.py."""
+
+    @property
+    def name(self) -> str:
+        """What clients ask for."""
+
+    @property
+    def dialect(self) -> Dialect:
+        """What is set by hand."""
+
+    @property
+    def public(self) -> PublicFacts:
+        """What is published."""
+
+
+def _model(source: Source, prepared: "ModelFacts", tokenizer: "Tokenizer", engine: Engine) -> Model:
+    dialect, public = source.dialect, source.public
     written = (
         template_source(dialect)
         or prepared.chat_template
@@ -165,10 +182,13 @@ def _model(
     known(dialect.stop_tokens, tokenizer)
     return Model(
         card=ModelCard(
-            model=name,
+            model=source.name,
+            name=public.name,
+            hugging_face_id=public.hugging_face_id,
+            quantization=public.quantization,
             context_length=engine.context_length,
             longest_token_bytes=prepared.longest_token_bytes,
-            created=prepared.created,
+            created=prepared.created if public.created is None else public.created,
             features=profile.features,
         ),
         encoder=PromptEncoder(template, tokenizer, bos_id=prepared.bos_id),

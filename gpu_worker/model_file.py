@@ -1,8 +1,12 @@
-"""Model files: what a model is called, where it lies, and what about it is set by hand."""
+"""Model files: what a model is called, where it lies, how it is run, what of it is set by hand."""
 
+import datetime as dt
+import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 
@@ -12,8 +16,13 @@ from gpu_worker.dialect.profile import Profile
 from gpu_worker.dialect.thinking import ThoughtMarkers
 
 SUFFIX = ".toml"
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 
 Effort = Literal["off", "low", "medium", "high"]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+# Of weights; the first three stand for weights that are not quantized.
+Quantization = Literal["bf16", "fp16", "fp32", "fp8", "nvfp4", "mxfp4", "int8", "int4"]
+QUANTIZATIONS: tuple[str, ...] = get_args(Quantization)
 
 
 class ModelFileError(Exception):
@@ -51,13 +60,87 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         )
 
 
+class EngineTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Table ``[engine]``: settings of a worker, of the same names, for whoever sets them nowhere.
+
+    All but the last are explained in config.py.
+    """
+
+    slots: Positive | None = None
+    precision: Literal["f32", "fast"] | None = None
+    kv_cache_mib: Positive | None = None
+    tensor_parallel: Positive | None = None
+    pipeline_parallel: Positive | None = None
+    context_length: Positive | None = None
+    tokens_per_step: Positive | None = None
+    kv_cache_fraction: Annotated[float, msgspec.Meta(gt=0, lt=1)] | None = None
+    kv_cache_dtype: Literal["auto", "fp8"] | None = None
+    prefix_cache: bool | None = None
+    # What the weights have to be: no choice of the engine's, but a check of what lies there.
+    quantization: Quantization | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings that are given, by the names of Config."""
+        given = msgspec.structs.asdict(self)
+        del given["quantization"]
+        return {name: value for name, value in given.items() if value is not None}
+
+
+class PublicTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Table ``[public]``: what GET /v1/models says beside what is found out."""
+
+    # For people.
+    name: str = ""
+    # Where others find the model at Hugging Face; default: the hub id.
+    hugging_face_id: str = ""
+    # Default: that of [engine].
+    quantization: Quantization | None = None
+    # When it was published; default: when its files were written here.
+    created: dt.date | None = None
+
+    @property
+    def created_s(self) -> int | None:
+        """When it was published, in seconds since 1970; None if that is not said."""
+        if self.created is None:
+            return None
+        noon = dt.time(12, tzinfo=dt.UTC)
+        return int(dt.datetime.combine(self.created, noon).timestamp())
+
+
+class PublicFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model file publishes of its model; empty or None where it says nothing."""
+
+    name: str = ""
+    hugging_face_id: str = ""
+    quantization: str = ""
+    created: int | None = None  # seconds since 1970
+
+
 class ModelFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All that a model file says."""
 
     id: str
-    # A GGUF file or a folder, relative to the model file.
-    path: str
+    # A GGUF file or a folder, relative to the model file; or
+    path: str = ""
+    # an id at Hugging Face, `owner/name`, from where `fastrun model pull` gets it.
+    hub: str = ""
+    # A branch, a tag or a commit there.
+    revision: str = "main"
+    # The one file of it that is meant, of several that are GGUF.
+    file: str = ""
+    engine: EngineTable = EngineTable()
     dialect: Dialect = Dialect()
+    public: PublicTable = PublicTable()
+
+    @property
+    def facts(self) -> PublicFacts:
+        """What is published."""
+        return PublicFacts(
+            name=self.public.name,
+            hugging_face_id=self.public.hugging_face_id or self.hub,
+            quantization=self.public.quantization or self.engine.quantization or "",
+            created=self.public.created_s,
+        )
 
 
 def read(path: Path) -> ModelFile:
@@ -74,22 +157,64 @@ def read(path: Path) -> ModelFile:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ModelFileError(f"{path} is not TOML: {error}") from error
     except msgspec.ValidationError as error:
-        raise ModelFileError(f"{path}: {error}") from error
-    if not (made.id and made.path):
-        raise ModelFileError(f"{path}: id and path must not be empty")
-    dialect = made.dialect
-    if dialect.family and dialect.family not in FAMILIES:
-        raise ModelFileError(f"{path}: dialect.family must be one of {', '.join(FAMILIES)}")
-    if dialect.thoughts and (len(dialect.thoughts) != 2 or not all(dialect.thoughts)):
-        raise ModelFileError(f"{path}: dialect.thoughts takes two texts, or none")
-    template = dialect.chat_template
+        raise ModelFileError(f"{path}: {_plain(error)}") from error
+    if problem := _problem(made):
+        raise ModelFileError(f"{path}: {problem}")
+    template = made.dialect.chat_template
     return msgspec.structs.replace(
         made,
-        path=_beside(path, made.path),
+        path=_beside(path, made.path) if made.path else "",
         dialect=msgspec.structs.replace(
-            dialect, chat_template=_beside(path, template) if template else ""
+            made.dialect, chat_template=_beside(path, template) if template else ""
         ),
     )
+
+
+def _problem(made: ModelFile) -> str | None:
+    if not made.id:
+        return "id must not be empty"
+    if bool(made.path) == bool(made.hub):
+        return "either path or hub says where the model lies"
+    if made.hub and not HUB_ID.fullmatch(made.hub):
+        return f"hub must be owner/name, not {made.hub!r}"
+    if made.path and (made.file or made.revision != "main"):
+        return "file and revision belong to hub: path says which file is meant"
+    return _problem_of_dialect(made.dialect)
+
+
+def _problem_of_dialect(dialect: Dialect) -> str | None:
+    if dialect.family and dialect.family not in FAMILIES:
+        return f"dialect.family must be one of {', '.join(FAMILIES)}"
+    if dialect.thoughts and (len(dialect.thoughts) != 2 or not all(dialect.thoughts)):
+        return "dialect.thoughts takes two texts, or none"
+    return None
+
+
+def _plain(error: msgspec.ValidationError) -> str:
+    """Say what is wrong, with the names that may stand there where one is unknown."""
+    text = str(error)
+    for table, kind in _TABLES.items():
+        where = text.partition(" - at ")[2].strip("`").removeprefix("$")
+        if "unknown field" in text and where == table:
+            known = [field.encode_name for field in msgspec.structs.fields(kind)]
+            return f"{text}; allowed are {', '.join(known)}"
+        for field in msgspec.structs.fields(kind):
+            if "Invalid enum value" in text and where == f"{table}.{field.encode_name}":
+                return f"{text}; allowed are {', '.join(map(repr, _choices(field.type)))}"
+    return text
+
+
+def _choices(hint: Any) -> list[Any]:
+    """Return the values of a Literal, or of one within a union."""
+    arguments = get_args(hint)
+    if get_origin(hint) is Literal:
+        return list(arguments)
+    return [value for each in arguments for value in _choices(each)]
+
+
+_TABLES: Mapping[str, type[msgspec.Struct]] = MappingProxyType(
+    {"": ModelFile, ".engine": EngineTable, ".dialect": Dialect, ".public": PublicTable}
+)
 
 
 def template_source(dialect: Dialect) -> str | None:

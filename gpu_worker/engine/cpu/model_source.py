@@ -6,7 +6,8 @@ from pathlib import Path
 import msgspec
 
 from gpu_worker.engine.cpu.errors import ModelError
-from gpu_worker.model_file import SUFFIX, Dialect, ModelFileError, read
+from gpu_worker.model_file import SUFFIX, Dialect, ModelFileError, PublicFacts, read
+from gpu_worker.model_store import ModelStore, store_of
 
 NO_MODEL = "no model found: run fastrun model pull, or pass --model NAME=PATH"
 
@@ -32,10 +33,15 @@ class ModelSource(msgspec.Struct, frozen=True):
     temperature: float | None = None
     top_p: float | None = None
     dialect: Dialect = Dialect()  # what is set by hand
+    public: PublicFacts = PublicFacts()
 
 
-def model_source(argument: str | None) -> ModelSource:
+def model_source(argument: str | None, store: ModelStore | None = None) -> ModelSource:
     """Find the model that ``--model`` names; None and the default's name mean the default.
+
+    Args:
+        argument: NAME=PATH, or a model file.
+        store: where the weights of a model file lie that names a hub; default: this user's.
 
     Raises:
         ModelError: there is none.
@@ -43,22 +49,25 @@ def model_source(argument: str | None) -> ModelSource:
     if argument is None or argument == DEFAULT_NAME:
         return default_source()
     if argument.endswith(SUFFIX) and "=" not in argument:
-        return _from_file(Path(argument).expanduser().absolute())
+        return _from_file(Path(argument).expanduser().absolute(), store or store_of(""))
     name, equals, text = argument.partition("=")
     if not (name and equals and text):
-        raise ModelError(f"--model takes NAME=PATH or FILE{SUFFIX}, not {argument!r}")
+        raise ModelError(
+            f"--model takes NAME=PATH, FILE{SUFFIX} or an id of fastrun model list --all, "
+            f"not {argument!r}"
+        )
     source = ModelSource(name, Path(text).expanduser().absolute())
     if not source.path.exists():
         raise ModelError(f"there is no model at {source.path}: pass --model NAME=PATH")
     return source
 
 
-def _from_file(path: Path) -> ModelSource:
+def _from_file(path: Path, store: ModelStore) -> ModelSource:
     try:
         file = read(path)
     except ModelFileError as error:
         raise ModelError(str(error)) from error
-    source = ModelSource(file.id, Path(file.path), dialect=file.dialect)
+    source = ModelSource(file.id, store.weights(file), dialect=file.dialect, public=file.facts)
     if not source.path.exists():
         raise ModelError(f"{path}: there is no model at {source.path}")
     return source

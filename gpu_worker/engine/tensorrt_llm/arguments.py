@@ -19,6 +19,8 @@ class EngineArguments(msgspec.Struct, frozen=True, kw_only=True):
     # Of the memory that is free once the weights are loaded.
     kv_cache_fraction: float = 0.85
     kv_cache_dtype: str = "auto"
+    # Prompts that begin alike share what the cache holds of them.
+    prefix_cache: bool = True
 
 
 def keywords(
@@ -44,7 +46,7 @@ def keywords(
         # Without it, every prompt over max_num_tokens is refused.
         "enable_chunked_prefill": True,
         "kv_cache_config": library.kv_cache_config(
-            enable_block_reuse=True,
+            enable_block_reuse=arguments.prefix_cache,
             free_gpu_memory_fraction=arguments.kv_cache_fraction,
             dtype=arguments.kv_cache_dtype,
         ),

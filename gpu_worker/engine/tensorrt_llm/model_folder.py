@@ -9,9 +9,12 @@ import msgspec
 from gpu_worker.engine.cpu.errors import ModelError
 from gpu_worker.engine.cpu.model_facts import ModelFacts, companion_facts, read_json
 from gpu_worker.engine.tensorrt_llm.errors import StartupError
-from gpu_worker.model_file import SUFFIX, Dialect, ModelFileError, read
+from gpu_worker.model_file import SUFFIX, Dialect, ModelFileError, PublicFacts, read
+from gpu_worker.model_store import ModelStore, store_of
 
-NO_MODEL = "this engine needs a model: pass NAME=FOLDER or FILE.toml"
+NO_MODEL = (
+    "this engine needs a model: pass NAME=FOLDER, FILE.toml or an id of fastrun model list --all"
+)
 
 
 class ModelFolder(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,6 +26,7 @@ class ModelFolder(msgspec.Struct, frozen=True, kw_only=True):
     vocabulary: int  # how many logits the model has
     eos_id: int | None  # the one end token that its tokenizer names, with which guides end
     dialect: Dialect = Dialect()
+    public: PublicFacts = PublicFacts()
 
     @property
     def tokenizer(self) -> Path:
@@ -30,33 +34,35 @@ class ModelFolder(msgspec.Struct, frozen=True, kw_only=True):
         return self.path / "tokenizer.json"
 
 
-def find(argument: str) -> ModelFolder:
+def find(argument: str, store: ModelStore | None = None) -> ModelFolder:
     """Read the folder that ``model`` names.
 
     Args:
         argument: NAME=FOLDER, or a model file.
+        store: where the weights of a model file lie that names a hub; default: this user's.
 
     Raises:
         StartupError: there is none, or it lacks something.
     """
-    dialect = Dialect()
+    dialect, public = Dialect(), PublicFacts()
     name, equals, text = argument.partition("=")
     if argument.endswith(SUFFIX) and not equals:
         try:
             file = read(Path(argument).expanduser().absolute())
         except ModelFileError as error:
             raise StartupError(str(error)) from error
-        name, text, dialect = file.id, file.path, file.dialect
+        name, text = file.id, str((store or store_of("")).weights(file))
+        dialect, public = file.dialect, file.facts
     elif not (name and text):
         raise StartupError(f"{NO_MODEL}, not {argument!r}" if argument else NO_MODEL)
     folder = Path(text).expanduser().absolute()
     try:
-        return _read(name, folder, dialect)
+        return _read(name, folder, dialect, public)
     except (ModelError, OSError) as error:
         raise StartupError(f"model {name!r} at {folder} cannot be used: {error}") from error
 
 
-def _read(name: str, folder: Path, dialect: Dialect) -> ModelFolder:
+def _read(name: str, folder: Path, dialect: Dialect, public: PublicFacts) -> ModelFolder:
     if not folder.is_dir():
         raise ModelError("there is no such folder")
     facts = companion_facts(folder, created=int(folder.stat().st_mtime))
@@ -71,6 +77,7 @@ def _read(name: str, folder: Path, dialect: Dialect) -> ModelFolder:
         vocabulary=vocabulary,
         eos_id=_tokenizers_eos(folder, facts, config),
         dialect=dialect,
+        public=public,
     )
 
 

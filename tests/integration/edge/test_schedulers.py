@@ -162,6 +162,18 @@ async def test_model_list_is_replaced(start, until):
         assert (await stack.client.get("/v1/models")).json()["data"] == []
 
 
+async def test_the_list_says_what_is_published_of_a_model(start, until):
+    """A name for people, where it is published and what its weights are, where that is known."""
+    async with start() as stack:
+        card = stack.scheduler.models.models[0].card
+        card.name, card.hugging_face_id, card.quantization = "Test", "org/test", "fp8"
+        stack.scheduler.welcome()
+        await until(lambda: stack.edge._scheduler.catalogue.card("test/model").name == "Test")
+        model = (await stack.client.get("/v1/models/test/model")).json()
+        shown = [model[key] for key in ("name", "hugging_face_id", "quantization")]
+        assert shown == ["Test", "org/test", "fp8"]
+
+
 @pytest.mark.parametrize("size", [10, 400_000])
 async def test_worker_gets_the_whole_request(start, body, size, until):
     """Sampling, stop, salt, lease and text reach the worker; large requests on a second stream."""

@@ -1,11 +1,13 @@
 """What is set by hand about a model."""
 
+import msgspec
 import pytest
 
 from gpu_worker import model_file
+from gpu_worker.config import Config
 from gpu_worker.dialect.chat_template import ChatTemplate
 from gpu_worker.dialect.thinking import ThoughtMarkers
-from gpu_worker.model_file import Dialect, ModelFile, ModelFileError
+from gpu_worker.model_file import Dialect, ModelFile, ModelFileError, PublicFacts
 
 TEMPLATE = ChatTemplate(
     "{{ tools }}{% for m in messages %}{{ m.content }}"
@@ -49,8 +51,18 @@ def test_paths_are_relative_to_the_file(tmp_path):
         ('id = "m"\npath = "w"\n[dialect.efforts]\nhuge = {}', "huge"),
         ("id = ", "is not TOML"),
         ("id = " + "[" * 5000, "is not TOML"),
-        ('id = ""\npath = "w"', "id and path"),
-        ('id = "m"\npath = ""', "id and path"),
+        ('id = ""\npath = "w"', "id must not be empty"),
+        ('id = "m"\npath = ""', "either path or hub"),
+        ('id = "m"\npath = "w"\nhub = "o/n"', "either path or hub"),
+        ('id = "m"\nhub = "n"', "hub must be owner/name, not 'n'"),
+        ('id = "m"\nhub = "o/../n"', "hub must be owner/name"),
+        ('id = "m"\npath = "w"\nfile = "f"', "file and revision belong to hub"),
+        ('id = "m"\npath = "w"\ncolour = 1', "allowed are id, path, hub"),
+        ('id = "m"\npath = "w"\n[engine]\ntp = 2', "allowed are slots, precision"),
+        ('id = "m"\npath = "w"\n[engine]\nquantization = "fp9"', "allowed are 'bf16', 'fp16'"),
+        ('id = "m"\npath = "w"\n[engine]\nslots = 0', "`int` >= 1 - at `$.engine.slots`"),
+        ('id = "m"\npath = "w"\n[engine]\nkv_cache_fraction = 1.5', "$.engine.kv_cache_fraction"),
+        ('id = "m"\npath = "w"\n[public]\ncreated = 5', "$.public.created"),
         ('id = "m"\npath = "~nobody-of-this-name/w"', "~nobody-of-this-name/w"),
     ],
 )
@@ -88,3 +100,25 @@ def test_what_is_said_by_hand_replaces_what_was_found():
     assert made.thoughts == ThoughtMarkers("[a]", "[b]")
     assert made.efforts == {"off": {"quiet": True}}
     assert Dialect(thoughts=[]).profile(ChatTemplate("<think>")).thoughts is None
+
+
+def test_what_is_said_of_the_engine_is_settings(tmp_path):
+    """Those that are given, by the names of the worker's settings; the weights' kind is none."""
+    text = 'id = "m"\npath = "w"\n[engine]\nslots = 3\nprefix_cache = false\nquantization = "fp8"'
+    made = model_file.read(written(tmp_path, text))
+    assert made.engine.settings() == {"slots": 3, "prefix_cache": False}
+    known = {field.name for field in msgspec.structs.fields(Config)}
+    assert known.issuperset(set(model_file.EngineTable.__struct_fields__) - {"quantization"})
+
+
+def test_what_is_published(tmp_path):
+    """What is not said of it follows from where the model is from and what its weights are."""
+    text = 'id = "m"\nhub = "o/n"\n[engine]\nquantization = "fp8"\n'
+    assert model_file.read(written(tmp_path, text)).facts == PublicFacts(
+        hugging_face_id="o/n", quantization="fp8"
+    )
+    text += '[public]\nname = "M"\nhugging_face_id = "p/q"\nquantization = "int4"\n'
+    text += "created = 1970-01-02\n"
+    assert model_file.read(written(tmp_path, text)).facts == PublicFacts(
+        name="M", hugging_face_id="p/q", quantization="int4", created=129_600
+    )

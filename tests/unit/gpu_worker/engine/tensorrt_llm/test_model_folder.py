@@ -8,6 +8,7 @@ from standin_engine import TINY
 
 from gpu_worker.engine.tensorrt_llm.errors import StartupError
 from gpu_worker.engine.tensorrt_llm.model_folder import find
+from gpu_worker.model_store import ModelStore
 
 
 @pytest.fixture
@@ -65,6 +66,16 @@ def test_a_model_file_names_a_folder(folder, tmp_path):
     file.write_text('id = "mine"\npath = "."\n[dialect]\nfamily = "hermes"\n')
     found = find(str(file))
     assert (found.name, found.path, found.dialect.family) == ("mine", folder, "hermes")
+
+
+def test_a_pulled_model_is_found_where_models_lie(folder, tmp_path):
+    """With what its file publishes."""
+    store = ModelStore(tmp_path / "models")
+    file = store.write("org/m", 'id = "org/m"\nhub = "org/M"\n[public]\nname = "The M"\n')
+    shutil.copytree(folder, store.root / "org--m", ignore=shutil.ignore_patterns("models"))
+    found = find(str(file), store)
+    assert (found.path, found.public.name) == (store.root / "org--m", "The M")
+    assert found.public.hugging_face_id == "org/M"
 
 
 @pytest.mark.parametrize(
