@@ -227,12 +227,13 @@ class Stack:
         return [scheduler.address for scheduler in self._schedulers]
 
     def _worker(self, number: int) -> Service:
-        alone = self._options.workers == 1
+        name = "worker" if self._options.workers == 1 else f"worker {number}"
         plan = Plan(
-            name="worker" if alone else f"worker {number}",
+            name=name,
             module="gpu_worker",
             service="worker",
             settings={
+                "worker_id": name.replace(" ", "-"),
                 "scheduler_addresses": self._scheduler_addresses(),
                 "threads": self._threads(),
                 **self._options.worker_settings,
