@@ -26,7 +26,15 @@ from scheduler.view import drift
 MODEL = "tiny"
 LEADS_S, POLL_S = 1.5, 0.5
 EVERYDAY = ["acquire", "acquire", "write_start", "write_start", "finish", "release", "cancel"]
-EVERYDAY += ["heartbeat", "repeat_acquire", "reconnect", "reconnect", "notice_break", "wait"]
+EVERYDAY += [
+    "heartbeat",
+    "repeat_acquire",
+    "repeat_freed",
+    "reconnect",
+    "reconnect",
+    "notice_break",
+    "wait",
+]
 TROUBLE = [
     "break_wire",
     "stay_away",
@@ -36,7 +44,7 @@ TROUBLE = [
     "restart_scheduler",
     "wait",
 ]
-CONTENTION = ["freeze_scheduler", "freeze_scheduler", "thaw_scheduler", "toggle_postgres", "wait"]
+CONTENTION = ["depose", "depose", "freeze_scheduler", "thaw_scheduler", "toggle_postgres", "wait"]
 
 
 class Row:
@@ -391,6 +399,18 @@ class World(RuleBasedStateMachine):
             thawed = data.draw(st.sampled_from(frozen))
             thawed.frozen, thawed.late = False, True
 
+    def depose(self, data):
+        """The leader freezes until another one leads, and goes on with what it had before."""
+        self.row.is_there = True
+        for each in self.schedulers:
+            each.frozen = each.sessions is self.leader
+        frozen = [each for each in self.schedulers if each.frozen]
+        self.traffic(data)
+        self.pass_time(3.0)
+        self.traffic(data)
+        for each in frozen:
+            each.frozen, each.late = False, True
+
     def toggle_postgres(self, _data):
         self.row.is_there = not self.row.is_there
 
@@ -550,6 +570,12 @@ class World(RuleBasedStateMachine):
             worker, lease_id = data.draw(st.sampled_from(running))
             worker.finish(lease_id)
 
+    def repeat_freed(self, data):
+        """A worker tells again what has ended: it cannot know who has heard it."""
+        worker = data.draw(st.sampled_from(self.workers))
+        for lease_id in sorted(worker.used - set(worker.running)):
+            worker.say(slot_freed={"lease_id": lease_id})
+
     def crash_worker(self, data):
         old = data.draw(st.sampled_from(self.workers))
         for edge in self.edges:
@@ -691,7 +717,9 @@ class World(RuleBasedStateMachine):
             for waiting in admission.queue.line(MODEL):
                 for worker in sessions.fleet.workers():
                     out = worker.worker_id in waiting.excluded or not worker.confirmed
-                    barred = out or not worker.takes_requests or worker.breaker.opens_until is not None
+                    barred = (
+                        out or not worker.takes_requests or worker.breaker.opens_until is not None
+                    )
                     assert barred or admission.leases.held(worker.instance_id) >= worker.slots
 
     @invariant()
@@ -776,7 +804,8 @@ class World(RuleBasedStateMachine):
                 assert worker.term == self.leader.leader.term
             for edge in self.edges:
                 assert sessions.edges.get(edge.edge_id).link is edge.wires[scheduler]
-        assert drift(self.leader.fleet, admission.leases, after_s=5.0, now=self.now) == 0
+        for worker in self.leader.fleet.workers():
+            assert drift(worker, admission.leases, after_s=5.0, now=self.now) == 0
 
 
 class Pair(World):
