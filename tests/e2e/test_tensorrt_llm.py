@@ -21,13 +21,13 @@ TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": CI
 
 @pytest.fixture(scope="module")
 def gpu_stack(shared_machine):
-    """Two workers that find an engine stuck after two seconds."""
+    """Two workers that find an engine stuck after five seconds."""
     up = shared_machine.up(
         *("--ephemeral", "--json", "--engine", "tensorrt-llm", "--model", f"tiny={TINY}"),
         *("--workers", "2", "--slots", "8"),
         PYTHONPATH=str(STANDIN),
         FASTRUN_STANDIN_STEP_S="0.005",
-        FASTRUN_WORKER_STALLED_S="2",
+        FASTRUN_WORKER_STALLED_S="5",
     )
     try:
         yield up.wait_ready()

@@ -34,7 +34,7 @@ MODEL = f"tiny={TINY}"
 CITY = {"type": "object", "properties": {"city": {"enum": ["Rome"]}}, "required": ["city"]}
 WEATHER = Tool(name="get_weather", description="", parameters_json_schema=json.dumps(CITY))
 REQUIRED = ToolChoice(mode=ToolChoiceMode.TOOL_CHOICE_MODE_REQUIRED)
-LEAVES_WITHIN_S = 20
+LEAVES_WITHIN_S = 60
 
 
 @pytest.fixture
@@ -212,8 +212,8 @@ async def worker_process():
     [
         ("[[die=3]]", {}),
         ("[[crash=3]]", {}),
-        ("[[hang=3]]", {"FASTRUN_WORKER_STALLED_S": "1"}),
-        ("story", {"FASTRUN_STANDIN_UNHEALTHY": "0", "FASTRUN_STANDIN_STEP_S": "0.05"}),
+        ("[[hang=3]]", {"FASTRUN_WORKER_STALLED_S": "3"}),
+        ("story", {"FASTRUN_STANDIN_UNHEALTHY": "2", "FASTRUN_STANDIN_STEP_S": "0.05"}),
     ],
 )
 async def test_the_process_of_a_dead_engine_ends(worker_process, ask, script, environ):
@@ -228,7 +228,7 @@ async def test_the_process_of_a_dead_engine_ends(worker_process, ask, script, en
 @pytest.mark.parametrize("script", ["[[block]]", "[[sink]]"])
 async def test_a_process_whose_loop_hangs_with_its_engine_ends(worker_process, ask, script):
     """A call that never returns holds up everything but the thread that watches."""
-    worker = await worker_process(FASTRUN_WORKER_STALLED_S="1")
+    worker = await worker_process(FASTRUN_WORKER_STALLED_S="3")
     await worker.events(ask(script, model="tiny"))
     assert await worker.left() == 1
 
