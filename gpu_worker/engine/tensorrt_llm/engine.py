@@ -86,18 +86,18 @@ class TensorRtLlmEngine:
         self._loop = asyncio.get_running_loop()
         self._death: str | None = None
         self._closed = False
-        progress = Progress(clock=clock)
+        self._progress = Progress(clock=clock)
         self._batch = Batch(
             llm,
             library,
             slots=slots,
-            progress=progress,
+            progress=self._progress,
             abort_limit_s=limits.abort_s,
             on_death=self._die,
         )
         self._watch = Watch(
             llm,
-            progress,
+            self._progress,
             limits=limits,
             on_death=self._found_dead,
             clock=clock,
@@ -131,12 +131,15 @@ class TensorRtLlmEngine:
             max_tokens=1, temperature=0, stop_token_ids=self._model.stop_token_ids
         )
         prompt = [1] * min(16, self._model.context_length - 1)
+        self._progress.patience_s = WARM_UP_LIMIT_S  # some kernels are compiled when first used
         try:
             async with asyncio.timeout(WARM_UP_LIMIT_S):
                 async for _ in self.generate(prompt, some, cache_salt=WARM_UP_SALT):
                     pass
         except TimeoutError as error:
             raise EngineError(f"no token came within {WARM_UP_LIMIT_S:.0f} s") from error
+        finally:
+            self._progress.patience_s = 0.0
         self._batch.forget_counts()
 
     async def generate(

@@ -27,6 +27,8 @@ class Progress:
         self._clock = clock
         self._in_flight = 0
         self._moved_at = clock()
+        self.patience_s = 0.0
+        """How much longer than usual the engine may take now."""
 
     def began(self) -> None:
         """Note that the engine was given a request."""
@@ -45,8 +47,9 @@ class Progress:
 
     @property
     def idle_s(self) -> float:
-        """How long nothing has come although something is awaited."""
-        return self._clock() - self._moved_at if self._in_flight else 0.0
+        """How long nothing has come although something is awaited, for longer than was allowed."""
+        idle_s = self._clock() - self._moved_at if self._in_flight else 0.0
+        return max(0.0, idle_s - self.patience_s)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

@@ -196,6 +196,19 @@ async def test_an_engine_that_does_not_answer_at_first_does_not_start():
         await load_standin(limits=QUICK)
 
 
+async def test_a_first_token_may_take_long():
+    """Kernels are compiled when they are first used; later that long would be too long."""
+    with installed(FASTRUN_STANDIN_STEP_S="1.5"):
+        limits = Limits(stalled_s=0.5, look_s=0.01, last_words_s=0.1)
+        engine = await load_standin(limits=limits)
+        executor = engine._llm._executor
+        engine.health()
+        with pytest.raises(EngineDeadError, match="nothing has come"):
+            await anext(engine.generate([5], SamplingParams(max_tokens=5), cache_salt=""))
+        await engine.close()
+        executor.close()
+
+
 async def test_a_stuck_engine_is_dead():
     """It makes no steps, and its health check says that all is well."""
     async with running(limits=Limits(stalled_s=2, look_s=0.01, last_words_s=0.1)) as subject:

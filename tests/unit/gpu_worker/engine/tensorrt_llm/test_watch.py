@@ -90,6 +90,20 @@ def test_progress_is_wanted_only_while_something_is_awaited():
     assert progress.idle_s == 0
 
 
+def test_an_engine_may_be_given_more_time():
+    """Its first token takes long."""
+    clock = Clock()
+    progress = Progress(clock=clock)
+    progress.patience_s = 300
+    progress.began()
+    clock.now += 290
+    assert progress.idle_s == 0
+    clock.now += 20
+    assert progress.idle_s == 10
+    progress.patience_s = 0
+    assert progress.idle_s == 310
+
+
 def test_a_stalled_engine_is_dead(watch):
     """Nothing for anybody for so long is death."""
     watched = watch(Llm())
