@@ -7,10 +7,12 @@ from dataclasses import dataclass
 class Weights:
     """How much each thing costs; `fastrun bench placement` shows what other figures would do."""
 
-    prefill: float = 1.0
-    """Each token of the prompt that is not cached: the unit of all the others."""
+    prefill: float = 2.0
+    """Each token of the prompt that is not cached. It keeps this request waiting, as backlog does,
+    and all that come after it: what is computed twice is taken from the whole fleet."""
     backlog: float = 1.0
-    """Each token of other prompts that the worker has yet to process: they go before this one."""
+    """Each token of other prompts that the worker has yet to process, which go before this one:
+    the unit of all the others."""
     context: float = 0.01
     """Each token that running requests hold: each step reads all of them."""
     occupancy: float = 512.0

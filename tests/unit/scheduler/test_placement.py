@@ -131,7 +131,7 @@ def test_equals_take_turns():
 
 def test_a_request_goes_where_its_beginning_is():
     """As long as what it saves is more than what it has to wait for there."""
-    floor = Floor(*"abcdefgh")
+    floor = Floor(*"abcdefgh", prefill=1.0)
     floor.end(floor.grant("h", prompt(1, 2, 3, 4)), prompt_tokens=2000, completion_tokens=9)
     floor.grant("h")
     asked = prompt(1, 2, 3, 4, 5)
