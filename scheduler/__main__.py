@@ -1,11 +1,11 @@
 """Starts the scheduler: `python -m scheduler`."""
 
 import asyncio
+import gc
 import os
 import random
 import secrets
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -26,6 +26,11 @@ from scheduler.store import Store
 OBSERVE_INTERVAL_S = 1.0
 STUCK_AFTER_S = 10.0
 STOP_GRACE_S = 1.0
+ID_BYTES = 16
+# Requests leave next to no cycles behind, and a collection of all objects takes 100 ms in a large
+# fleet, for which every request waits. So the young are looked at often, and all of them hardly
+# ever: after two hours at 1,000 requests a second.
+GC_THRESHOLDS = (1_000, 2, 50_000)
 
 
 class Scheduler:
@@ -42,7 +47,7 @@ class Scheduler:
         self._observed_at = time.monotonic()
         self._observing: asyncio.Task[None] | None = None
         chance = Chance(
-            new_id=lambda: uuid.uuid4().hex,
+            new_id=lambda: secrets.token_hex(ID_BYTES),
             new_key=lambda: secrets.token_bytes(leases.KEY_BYTES),
             random=random.random,
             wall_clock=time.time,
@@ -99,7 +104,7 @@ class Scheduler:
 
     async def _observe(self) -> None:
         while True:
-            self._metrics.observe(self._servicer.view())
+            self._metrics.observe(await self._servicer.view())
             self._observed_at = time.monotonic()
             await asyncio.sleep(OBSERVE_INTERVAL_S)
 
@@ -127,6 +132,7 @@ def main() -> None:
     """Run until a signal."""
     settings = config.load_or_exit(Config, "scheduler", os.environ)
     logs.configure("scheduler", level=settings.log_level)
+    gc.set_threshold(*GC_THRESHOLDS)
     lifecycle.run(lambda: Scheduler(settings), grace_s=settings.grace_s)
 
 

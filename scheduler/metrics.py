@@ -44,11 +44,14 @@ class Metrics:
         self._drift = self._gauge("drift", "Leases held that their worker does not list; 0.")
         self._term = self._gauge("term", "The highest term that was heard of.")
         self._leads = self._gauge("leads", "1 while this scheduler leads, 0 while it stands by.")
+        self._granting: dict[str, tuple[Counter, Histogram]] = {}
+        self._using: dict[str, tuple[Counter, Counter]] = {}
 
     def granted(self, model: str, waited_s: float) -> None:
         """Count a grant."""
-        self._grants.labels(model).inc()
-        self._wait.labels(model).observe(waited_s)
+        grants, wait = self._of_model(model)
+        grants.inc()
+        wait.observe(waited_s)
 
     def rejected(self, reason: ErrorReason.ValueType) -> None:
         """Count a refusal."""
@@ -57,8 +60,9 @@ class Metrics:
 
     def used(self, model: str, prompt_tokens: int, cached_tokens: int) -> None:
         """Count what was cached."""
-        self._prompt.labels(model).inc(prompt_tokens)
-        self._cached.labels(model).inc(cached_tokens)
+        prompt, cached = self._tokens_of_model(model)
+        prompt.inc(prompt_tokens)
+        cached.inc(cached_tokens)
 
     def failing(self, model: str) -> None:
         """Count a breaker that opens."""
@@ -83,6 +87,22 @@ class Metrics:
         self._drift.set(view.drift)
         self._term.set(view.term)
         self._leads.set(view.leads)
+
+    # Looking up by label costs more than counting does, and these are for each request.
+
+    def _of_model(self, model: str) -> tuple[Counter, Histogram]:
+        found = self._granting.get(model)
+        if found is None:
+            found = (self._grants.labels(model), self._wait.labels(model))
+            self._granting[model] = found
+        return found
+
+    def _tokens_of_model(self, model: str) -> tuple[Counter, Counter]:
+        found = self._using.get(model)
+        if found is None:
+            found = (self._prompt.labels(model), self._cached.labels(model))
+            self._using[model] = found
+        return found
 
     def _counter(self, name: str, text: str, label: str) -> Counter:
         return Counter(f"fastrun_scheduler_{name}", text, [label], registry=self.registry)

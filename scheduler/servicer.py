@@ -38,7 +38,7 @@ from scheduler.config import Config
 from scheduler.fleet import FencedError
 from scheduler.metrics import Metrics
 from scheduler.sessions import ProtocolError, Sessions
-from scheduler.view import fleet_view
+from scheduler.view import view_in_parts
 
 log = structlog.get_logger()
 
@@ -168,7 +168,7 @@ class SchedulerServicer(SchedulerServiceServicer):
         """See scheduler.proto."""
         del context
         while True:
-            yield self.view()
+            yield await self.view()
             if not request.interval_ms:
                 return
             await asyncio.sleep(max(request.interval_ms / 1000, WATCH_INTERVAL_MIN_S))
@@ -199,9 +199,16 @@ class SchedulerServicer(SchedulerServiceServicer):
             ],
         )
 
-    def view(self) -> WatchFleetResponse:
-        """Describe the fleet now."""
-        return fleet_view(self._sessions, drift_after_s=self._drift_after_s, now=self._clock())
+    async def view(self) -> WatchFleetResponse:
+        """Describe the fleet now; requests are answered meanwhile."""
+        parts = view_in_parts(self._sessions, drift_after_s=self._drift_after_s, now=self._clock())
+        while True:
+            try:
+                next(parts)
+            except StopIteration as done:
+                view: WatchFleetResponse = done.value
+                return view
+            await asyncio.sleep(0)
 
     def close(self) -> None:
         """End all sessions and stop the timer."""

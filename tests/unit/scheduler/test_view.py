@@ -1,6 +1,6 @@
 """What an operator sees."""
 
-from scheduler.view import drift, fleet_view
+from scheduler.view import WORKERS_AT_ONCE, drift, fleet_view, view_in_parts
 
 
 def seen(desk):
@@ -43,7 +43,10 @@ def test_drift_is_what_is_held_and_not_listed_for_long(desk):
     desk.acquire(edge, "r2")
 
     def now_drifts():
-        return drift(desk.sessions.fleet, desk.book, after_s=5.0, now=desk.now)
+        return sum(
+            drift(worker, desk.book, after_s=5.0, now=desk.now)
+            for worker in desk.sessions.fleet.workers()
+        )
 
     desk.pass_time(5)
     assert now_drifts() == 0
@@ -53,3 +56,14 @@ def test_drift_is_what_is_held_and_not_listed_for_long(desk):
     desk.sessions.worker_left(worker, desk.now)
     desk.pass_time(5)
     assert now_drifts() == 0
+
+
+def test_in_parts(desk):
+    """A large fleet is described in parts, between which requests can be answered."""
+    for number in range(2 * WORKERS_AT_ONCE):
+        desk.worker(f"i{number}", f"w{number}")
+
+    parts = view_in_parts(desk.sessions, drift_after_s=5.0, now=desk.now)
+
+    assert len(list(parts)) == 2
+    assert len(seen(desk).workers) == 2 * WORKERS_AT_ONCE
