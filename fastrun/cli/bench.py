@@ -14,6 +14,7 @@ import typer
 from aiohttp import ClientError, InvalidURL
 
 from fastrun.bench.load import BenchError, Load, Target, measure
+from fastrun.bench.scheduler.prefixes import Prefixes
 from fastrun.cli.errors import CommandError
 from fastrun.cli.group import group
 from fastrun.cli.output import Json, print_columns, print_json
@@ -152,6 +153,53 @@ def placement(
         requests=requests,
     )
     show(compare_all(scenario), plot=plot, as_json=as_json)
+
+
+@app.command()
+def scheduler(
+    *,
+    rate: Annotated[
+        list[float] | None, typer.Option(min=1, help="Requests a second; may be repeated.  [1000]")
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="At each rate.")] = 10.0,
+    flat_out: Annotated[
+        int, typer.Option(min=0, help="Requests as fast as they are answered, before that.")
+    ] = 20_000,
+    repeat: Annotated[int, typer.Option(min=1, help="How often; medians count.")] = 1,
+    edges: Annotated[int, typer.Option(min=1, max=64, help="That ask.")] = 2,
+    workers: Annotated[int, typer.Option(min=1, max=4096, help="That have slots.")] = 64,
+    slots: Annotated[int, typer.Option(min=1, max=4096, help="Of each worker.")] = 32,
+    hold_ms: Annotated[float, typer.Option(min=0, help="How long a request runs.")] = 500.0,
+    prefixes: Annotated[
+        Prefixes, typer.Option(help="What is told of the beginnings of prompts.")
+    ] = Prefixes.SHARED,
+    blocks: Annotated[int, typer.Option(min=1, max=256, help="Of each prompt.")] = 16,
+    accounts: Annotated[int, typer.Option(min=1, help="That share the requests.")] = 100,
+    limits: Annotated[bool, typer.Option(help="Of all kinds, never reached.")] = True,
+    database: Annotated[bool, typer.Option(help="The leader's row is in Postgres.")] = True,
+    as_json: Json = False,
+) -> None:
+    """Measure what a scheduler carries: a process on a core of its own; needs no stack; Linux."""
+    from fastrun.bench.scheduler.measurement import Scenario  # noqa: PLC0415 - the local stack's code
+    from fastrun.bench.scheduler.requests import Mix  # noqa: PLC0415 - the same
+    from fastrun.cli import bench_scheduler  # noqa: PLC0415 - the same
+
+    mix = Mix(prefixes=prefixes, blocks=blocks, accounts=accounts, limits=limits)
+    bench_scheduler.run(
+        Scenario(
+            edges=edges,
+            workers=workers,
+            slots=slots,
+            hold_s=hold_ms / 1000,
+            mix=mix,
+            rates=rate or [1000.0],
+            seconds=seconds,
+            flat_out=flat_out,
+            repeat=repeat,
+            database=database,
+        ),
+        as_json=as_json,
+    )
 
 
 async def _measure(target: Target, levels: list[int], tokens: int, repeat: int) -> list[Load]:
