@@ -15,7 +15,7 @@ from gpu_worker.config import Config
 from gpu_worker.dialect import families
 from gpu_worker.dialect.chat_template import ChatTemplate, PromptEncoder, TemplateError
 from gpu_worker.dialect.family import deepseek_dsml
-from gpu_worker.engine.protocol import Engine
+from gpu_worker.engine.protocol import Engine, EngineError
 from gpu_worker.generation import Model
 from gpu_worker.model_file import Dialect, ModelFileError, PublicFacts, template_source
 from gpu_worker.model_store import store_of
@@ -23,6 +23,7 @@ from gpu_worker.prompt import SamplingDefaults
 
 if TYPE_CHECKING:
     from gpu_worker.dialect.tokenizer import Tokenizer
+    from gpu_worker.engine.cpu.engine import CpuEngine
     from gpu_worker.engine.cpu.model_facts import ModelFacts
 
 log = structlog.get_logger()
@@ -36,7 +37,10 @@ TRANSCRIPT_TEMPLATE = (
 
 
 async def load(config: Config, *, leave: Callable[[int], None] = os._exit) -> tuple[Engine, Model]:
-    """Load engine and model; takes seconds, or minutes with a GPU.
+    """Load engine and model, and generate a little; takes seconds, or minutes with a GPU.
+
+    So the first request waits for nothing to be compiled, and an engine that cannot generate never
+    registers.
 
     Args:
         config: the settings.
@@ -50,9 +54,22 @@ async def load(config: Config, *, leave: Callable[[int], None] = os._exit) -> tu
     try:
         if config.engine == "tensorrt-llm":
             return await _tensorrt_llm(config, leave)
-        return await asyncio.to_thread(_cpu, config)
+        engine, model = await asyncio.to_thread(_cpu, config)
     except (TemplateError, ModelFileError) as error:
         raise StartError(str(error)) from error
+    await _warm_up(engine)
+    return engine, model
+
+
+async def _warm_up(engine: "CpuEngine") -> None:
+    try:
+        await engine.warm_up()
+    except asyncio.CancelledError:
+        await engine.close()
+        raise
+    except EngineError as error:
+        await engine.close()
+        raise StartError(f"the CPU engine does not generate: {error}") from error
 
 
 def _scripted(config: Config) -> tuple[Engine, Model]:
@@ -88,7 +105,7 @@ def _seconds_per(rate: float) -> float:
     return 1 / rate if rate else 0.0
 
 
-def _cpu(config: Config) -> tuple[Engine, Model]:
+def _cpu(config: Config) -> tuple["CpuEngine", Model]:
     try:
         # Only the chosen engine is loaded: this one needs the extra `cpu`.
         from gpu_worker.dialect.tokenizer import JsonTokenizer  # noqa: PLC0415

@@ -35,9 +35,7 @@ class ContinuousBatch:
     def __init__(
         self, pool: BlockPool, *, block_size: int, slots: int, tokens_per_step: int
     ) -> None:
-        self.preemptions = 0
-        self.prompt_tokens = 0
-        self.cached_tokens = 0
+        self.forget_counts()
         self._pool = pool
         self._block_size = block_size
         self._slots = slots
@@ -46,6 +44,12 @@ class ContinuousBatch:
         # Both in the order of arrival, and whatever runs arrived before whatever waits.
         self._running: list[Sequence] = []
         self._waiting: deque[Sequence] = deque()
+
+    def forget_counts(self) -> None:
+        """Count from here on."""
+        self.preemptions = 0
+        self.prompt_tokens = 0
+        self.cached_tokens = 0
 
     @property
     def running(self) -> int:

@@ -39,6 +39,9 @@ log = structlog.get_logger(__name__)
 TOKENS_PER_STEP = 128
 STALLED_AFTER_S = 60.0
 CLOSE_TIMEOUT_S = 30.0
+# A prompt and a second step: the network compiles something of its own for each kind.
+WARM_UP_PROMPT_TOKENS = 16
+WARM_UP_SALT = "warm-up"
 
 _Value = TypeVar("_Value")
 
@@ -139,6 +142,22 @@ class CpuEngine:
     async def compile(self, grammar: Grammar) -> None:
         """Check a grammar and keep it ready."""
         await self._compiler().check(grammar)
+
+    async def warm_up(self) -> None:
+        """Generate two tokens that count nowhere; to be called before anything else is generated.
+
+        The first inference compiles, and holds up the event loop for seconds.
+
+        Raises:
+            EngineError: the engine does not generate.
+        """
+        prompt = [0] * min(WARM_UP_PROMPT_TOKENS, self._context_length - 1)
+        greedy = SamplingParams(max_tokens=2, temperature=0)
+        async for _ in self.generate(prompt, greedy, cache_salt=WARM_UP_SALT):
+            pass
+        # Nothing runs, so that the step thread counts nothing.
+        self._batch.forget_counts()
+        self._completion_tokens = 0
 
     async def generate(
         self,

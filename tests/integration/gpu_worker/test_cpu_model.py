@@ -1,6 +1,16 @@
 """The tiny model on the CPU engine, through the whole worker."""
 
+from pathlib import Path
+
+import pytest
+
+from fastrun.service.lifecycle import StartError
 from fastrun.v1.generation_pb2 import FinishReason
+from gpu_worker import engines
+from gpu_worker.config import Config
+from gpu_worker.engine.cpu.network import PagedNetwork
+
+TINY = Path(__file__).parents[2] / "models" / "tiny" / "tiny.gguf"
 
 
 def text_of(events):
@@ -54,3 +64,27 @@ async def test_aborts_free_slots_and_blocks(tiny):
         await tiny.scheduler.until(lambda s, n=round_: len(s.freed) == 8 * (n + 1))
     await tiny.scheduler.until(lambda s: not s.heartbeats[-1].running_lease_ids)
     assert tiny.scheduler.heartbeats[-1].kv_blocks_used == 0
+
+
+async def test_an_engine_that_cannot_generate_does_not_start(cache, monkeypatch):
+    """It generates before the worker tells anybody of itself."""
+
+    def forward(_network, _rows):
+        raise RuntimeError("no kernel fits")
+
+    monkeypatch.setattr(PagedNetwork, "forward", forward)
+    config = Config(model=f"tiny={TINY}", cache=str(cache), slots=2, kv_cache_mib=64)
+    with pytest.raises(StartError, match="does not generate: .*no kernel fits"):
+        await engines.load(config)
+
+
+async def test_what_warms_an_engine_up_counts_nowhere(cache):
+    """Nobody has asked for it: neither counters nor slots show it."""
+    config = Config(model=f"tiny={TINY}", cache=str(cache), slots=2, kv_cache_mib=64)
+    engine, _ = await engines.load(config)
+    try:
+        stats = engine.stats()
+        fields = (stats.prompt_tokens, stats.cached_tokens, stats.completion_tokens)
+        assert (*fields, stats.running, stats.kv_blocks_used, stats.preemptions) == (0,) * 6
+    finally:
+        await engine.close()
