@@ -74,7 +74,7 @@ async def test_an_engine_that_cannot_generate_does_not_start(cache, monkeypatch)
 
     monkeypatch.setattr(PagedNetwork, "forward", forward)
     config = Config(model=f"tiny={TINY}", cache=str(cache), slots=2, kv_cache_mib=64)
-    with pytest.raises(StartError, match="does not generate: .*no kernel fits"):
+    with pytest.raises(StartError, match=r"does not generate: .*no kernel fits"):
         await engines.load(config)
 
 
