@@ -119,6 +119,18 @@ def test_a_suspect_is_the_last_choice():
     assert floor.choose() == "idle"
 
 
+def test_who_was_silent_longest_is_a_suspect_first():
+    """Whatever else happened to it since it was heard."""
+    floor = Floor("early", "late")
+    floor.now = NOW + 1
+    floor.beat("late")
+    floor.now = NOW + 2
+    floor.fail("early", "x")
+    floor.grant("late")
+    floor.now = NOW + 3
+    assert floor.choose() == "late"
+
+
 def test_equals_take_turns():
     """Among equally loaded workers the one granted longest ago is chosen."""
     floor = Floor("a", "b", "c")
@@ -179,6 +191,17 @@ def test_a_worker_that_runs_out_of_memory_is_spared():
     assert floor.choose() == "a"
     floor.beat("a", kv_blocks_used=95, kv_blocks_total=100)
     assert floor.choose() == "b"
+
+
+def test_nobody_excluded_is_compared():
+    """Neither as one of the least loaded, nor as a holder, nor at random."""
+    floor = Floor(*"abcdef", least_loaded=1, at_random=2, random=0.0)
+    floor.end(floor.grant("a", prompt(1, 2)), prompt_tokens=9, completion_tokens=1)
+    for worker_id in "bcdef":
+        floor.beat(worker_id, prefill_tokens=700, context_tokens=1)
+    assert floor.choose(prompt(1, 2)) == "a"
+    assert floor.choose(prompt(1, 2), excluded=["a"]) in "bcdef"
+    assert floor.choose(excluded=["a"]) in "bcdef"
 
 
 def test_equals_are_taken_at_random_two_by_two():
@@ -272,8 +295,8 @@ def test_a_trial_without_an_answer_is_repeated():
 
 def test_a_lost_lease_is_no_success():
     """What its worker says of it afterwards does not make good that it was lost."""
-    floor = Floor("a", "b", slots=8)
-    leases = [floor.grant("a") for _ in range(8)]
+    floor = Floor("a", "b", slots=40)
+    leases = [floor.grant("a") for _ in range(40)]
     for lease in leases:
         floor.leases.void(lease, started=True)
         floor.fail("a", lease.lease_id)

@@ -4,7 +4,7 @@ import itertools
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from fastrun.v1.generation_pb2 import Usage
 from fastrun.v1.scheduler_pb2 import Heartbeat, LeaseClaims, WorkerHello
@@ -18,6 +18,7 @@ from scheduler.roster import Tier
 MODEL = "m"
 WORKERS = [f"w{number}" for number in range(4)]
 SOME_WORKER = st.sampled_from(WORKERS)
+EXCLUDED = st.sampled_from([(), (), (), ("w1",), ("w0", "w2"), ("w1", "w2", "w3")]).map(frozenset)
 
 
 class Floor(RuleBasedStateMachine):
@@ -39,7 +40,17 @@ class Floor(RuleBasedStateMachine):
     def worker(self, worker_id):
         return next((w for w in self.fleet.workers() if w.worker_id == worker_id), None)
 
-    @rule(worker_id=SOME_WORKER, slots=st.integers(0, 3), new=st.booleans(), known=st.booleans())
+    @initialize()
+    def set_up(self):
+        for number, worker_id in enumerate(WORKERS[1:], start=1):
+            self.join(worker_id, slots=number, new=True, known=True)
+
+    @rule(
+        worker_id=SOME_WORKER,
+        slots=st.sampled_from([2, 0, 1, 3]),
+        new=st.booleans(),
+        known=st.sampled_from([True, True, True, False]),
+    )
     def join(self, worker_id, slots, new, known):
         former = self.worker(worker_id)
         if new or former is None:
@@ -56,7 +67,11 @@ class Floor(RuleBasedStateMachine):
         if known:
             self.fleet.confirm(worker, self.now)
 
-    @rule(worker_id=SOME_WORKER, draining=st.booleans(), backlog=st.integers(0, 3))
+    @rule(
+        worker_id=SOME_WORKER,
+        draining=st.sampled_from([False, False, True]),
+        backlog=st.integers(0, 3),
+    )
     def beat(self, worker_id, draining, backlog):
         worker = self.worker(worker_id)
         if worker is not None and worker.link is not None:
@@ -71,13 +86,16 @@ class Floor(RuleBasedStateMachine):
             )
             self.fleet.beat(worker, heartbeat, self.now)
 
-    @rule(worker_id=SOME_WORKER)
-    def leave(self, worker_id):
+    @rule(worker_id=SOME_WORKER, term=st.sampled_from([False, False, False, True]))
+    def leave(self, worker_id, term):
+        """A worker loses its session; or the scheduler's term ends, and all are to say Hello."""
         worker = self.worker(worker_id)
-        if worker is not None and worker.link is not None:
+        if term:
+            self.fleet.begin_term()
+        elif worker is not None and worker.link is not None:
             self.fleet.leave(worker, self.now)
 
-    @rule(seconds=st.sampled_from([0.5, 2.0, 3.0, 6.0, 11.0]))
+    @rule(seconds=st.sampled_from([0.5, 0.5, 1.0, 2.0, 3.0, 6.0, 11.0]))
     def wait(self, seconds):
         self.now += seconds
 
@@ -87,12 +105,12 @@ class Floor(RuleBasedStateMachine):
             self.placement.end_instance(worker.instance_id)
             self.leases.end_instance(worker.instance_id)
 
-    @rule()
-    def begin_term(self):
-        self.fleet.begin_term()
+    @rule(asked=st.lists(st.tuples(EXCLUDED, st.integers(0, 4)), min_size=1, max_size=4))
+    def grant(self, asked):
+        for excluded, tokens in asked:
+            self.grant_one(excluded, tokens)
 
-    @rule(excluded=st.sets(SOME_WORKER, max_size=3), tokens=st.integers(0, 4))
-    def grant(self, excluded, tokens):
+    def grant_one(self, excluded, tokens):
         ends = tuple(500 * (number + 1) for number in range(tokens))
         prompt = Prompt(500 * tokens, tuple(range(tokens)), ends)
         worker = self.placement.choose(MODEL, prompt, excluded, self.now)
@@ -144,7 +162,7 @@ class Floor(RuleBasedStateMachine):
     @invariant()
     def the_order_is_that_of_a_plain_sort(self):
         roster = self.fleet.roster(MODEL)
-        roster.tiers(set(), self.now)
+        roster.tiers(frozenset(), self.now)
         usable = self.usable()
         for tier in Tier:
             free = [w for w in usable if self.tier(w) is tier and w.slots > len(self.of(w))]
@@ -157,7 +175,7 @@ class Floor(RuleBasedStateMachine):
         takes = [each for each in self.fleet.workers() if each.takes_requests]
         assert self.fleet.slots(MODEL) == sum(each.slots for each in takes)
         assert self.fleet.ready(MODEL) == bool(takes)
-        for excluded in (set(), {"w0"}, {"w0", "w1", "x"}):
+        for excluded in (frozenset(), {"w0"}, {"w0", "w1", "x"}):
             others = [each for each in takes if each.worker_id not in excluded]
             assert roster.possible(excluded) == any(each.slots for each in others)
             usable = [each for each in self.usable() if each in others]
