@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from gpu_worker.checkpoint import CheckpointError, choose, describe
 from gpu_worker.config import Config
 from gpu_worker.model_file import SUFFIX, ModelFile, ModelFileError, read
 from gpu_worker.model_store import ModelStore, Presence
@@ -27,6 +28,7 @@ def with_model(config: Config, store: ModelStore, *, is_set: Callable[[str], boo
         return config
     file = read(path)
     _check_presence(path, file, store)
+    _check_weights(path, file, store.weights(file))
     given = file.engine.settings()
     values = {name: value for name, value in given.items() if not is_set(name)}
     return msgspec.structs.replace(config, model=str(path), **values)
@@ -43,8 +45,37 @@ def _path(model: str, store: ModelStore) -> Path | None:
 
 def _check_presence(path: Path, file: ModelFile, store: ModelStore) -> None:
     presence = store.presence(file)
-    if file.hub and presence is not Presence.HERE:
-        here = "not here" if presence is Presence.ABSENT else "here only in part"
+    if file.hub and presence is Presence.ABSENT:
         raise ModelFileError(
-            f"{path}: the weights of {file.hub} are {here}: run fastrun model pull {file.id}"
+            f"{path}: the weights of {file.hub} are not here: run fastrun model pull {file.id}"
         )
+    if presence is Presence.IN_PART:
+        raise ModelFileError(
+            f"{path}: its weights are here only in part: run fastrun model pull {file.id}"
+        )
+
+
+def _check_weights(path: Path, file: ModelFile, folder: Path) -> None:
+    """Let nobody publish, or size a machine for, other weights than those that lie there."""
+    said = file.engine.quantization
+    if not said or not folder.is_dir():
+        return
+    found = _quantization(folder)
+    if found not in ("", said):
+        raise ModelFileError(
+            f"{path}: engine.quantization is {said}, and the weights at {folder} are {found}"
+        )
+
+
+def _quantization(folder: Path) -> str:
+    """Return what weights are; empty if that is not told, or for the engine to complain of."""
+    try:
+        sizes = {each.name: each.stat().st_size for each in folder.iterdir() if each.is_file()}
+        return describe(
+            choose(sizes),
+            sizes,
+            read=lambda name: (folder / name).read_bytes(),
+            gguf_architecture=lambda _: "",
+        ).quantization
+    except (CheckpointError, OSError):
+        return ""

@@ -117,12 +117,12 @@ class ModelStore:
 
     def presence(self, file: ModelFile) -> Presence:
         """Whether its weights lie here."""
-        if file.path:
+        folder = self.folder(file)
+        if file.path and not Path(file.path).is_relative_to(folder):
             return Presence.HERE if Path(file.path).exists() else Presence.ABSENT
         record = self.pulled(file)
         if record is None:
             return Presence.ABSENT
-        folder = self.folder(file)
         whole = record.complete and all(
             _size(folder / name) == each.size for name, each in record.files.items()
         )
@@ -157,7 +157,7 @@ class ModelStore:
     def remove(self, known: Known) -> list[Path]:
         """Remove what this folder has of a model, and nothing elsewhere; return what it was."""
         removed = []
-        if not known.file.path and (folder := self.folder(known.file)).is_dir():
+        if (folder := self.folder(known.file)).is_dir():
             shutil.rmtree(folder)
             removed.append(folder)
         if not known.ready_made:

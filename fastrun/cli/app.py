@@ -19,7 +19,7 @@ COMMANDS = {
     "certs": "Make and renew the certificates of a deployment.",
     "worker": "Let a GPU server join a deployment, and run its worker.",
     "operator": "Let a person operate a deployment from elsewhere.",
-    "model": "List models, or install the default one's weights.",
+    "model": "List, show, pull, add and forget models.",
     "bench": "Measure a running stack as its clients see it, or one part of it.",
     "migrate": "Bring the database's schema forward.",
     "probe": "Ask a service whether it is ready, for health checks.",

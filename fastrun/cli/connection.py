@@ -12,7 +12,7 @@ import typer
 
 from fastrun.cli.contexts import LOCAL, Contexts, default_folder
 from fastrun.cli.data import data_folder
-from fastrun.cli.errors import CommandError
+from fastrun.cli.errors import CommandError, NotReachedError
 from fastrun.cli.leading import leading
 from fastrun.service import rpc
 from fastrun.service.errors import ServiceError
@@ -111,7 +111,7 @@ def ask(service: Service, talk: Callable[[grpc.aio.Channel], Awaitable[T]]) -> T
         return asyncio.run(run())
     except grpc.aio.AioRpcError as error:
         if error.code() in _UNREACHABLE and not _speaks(error):
-            raise CommandError(_why_not_reached(service, error.details() or "")) from error
+            raise NotReachedError(_why_not_reached(service, error.details() or "")) from error
         raise CommandError(str(ServiceError.of_rpc(error))) from error
 
 

@@ -62,3 +62,18 @@ def test_what_is_wrong_with_the_file_is_said(store):
     store.file_path("org/m").write_text(TEXT + "tp = 2")
     with pytest.raises(ModelFileError, match=r"org--m\.toml: .*`tp`"):
         settled(store, model="org/m")
+
+
+def test_weights_have_to_be_what_the_file_says(store):
+    """Told before they are loaded."""
+    store.file_path("org/m").write_text(TEXT + 'quantization = "fp8"')
+    assert settled(store, model="org/m").slots == 7
+    folder = store.folder(store.find("org/m").file)
+    (folder / "model.safetensors").write_text("")
+    (folder / "config.json").write_text('{"dtype": "bfloat16"}')
+    with pytest.raises(ModelFileError, match=r"quantization is fp8, and the weights .* are bf16"):
+        settled(store, model="org/m")
+    (folder / "config.json").write_text('{"quantization_config": {"quant_method": "fp8"}}')
+    assert settled(store, model="org/m").slots == 7
+    (folder / "config.json").write_text("{")
+    assert settled(store, model="org/m").slots == 7
