@@ -1,10 +1,11 @@
 """What people see of a stack: progress, warnings of the services, and how to use it."""
 
 import json
+import select
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, TextIO
 
@@ -12,6 +13,7 @@ from fastrun.local.folder import State
 from fastrun.service.identity import Role
 from fastrun.service.terminal import printable
 
+PATIENCE_S = 0.1  # a reader that takes nothing for so long misses lines
 REPEAT_S = 10.0  # the same warning of a service is shown once in this time
 _SHOWN_LEVELS = ("warning", "error", "critical")
 # grpcurl's options, and the files of an identity.
@@ -23,7 +25,9 @@ PROGRESS_EVENTS = ("model_preparing", "model_loading")
 
 
 class Output:
-    """Writes for people; a reader that is gone does not stop the stack.
+    """Writes for people; a reader that is gone, or does not read, does not stop the stack.
+
+    Whoever waited for one would let services wait that have logged something, and start none again.
 
     Args:
         stream: where to.
@@ -43,6 +47,7 @@ class Output:
         self._clock = clock
         self._shown: dict[tuple[str, str], float] = {}
         self._bar: _Bar | None = None
+        self._left_out = 0
         self.quiet = False
         """Set while all is being stopped: what then breaks is no news."""
 
@@ -81,8 +86,20 @@ class Output:
         self._bar.move(phase, event.get("percent"))
 
     def _write(self, text: str) -> None:
+        if self._left_out and self._put(f"({self._left_out} lines left out: nobody read them)\n"):
+            self._left_out = 0
+        if self._left_out or not self._put(text + "\n"):
+            self._left_out += 1
+
+    def _put(self, text: str) -> bool:
+        """Write unless nobody reads; returns whether all was taken."""
         with suppress(OSError, ValueError):
-            print(text, file=self._stream, flush=True)
+            for piece in _pieces(text):
+                if not _takes_more(self._stream, 0.0 if self._left_out else PATIENCE_S):
+                    return False
+                self._stream.write(piece)
+                self._stream.flush()
+        return True
 
 
 class _Bar:
@@ -157,6 +174,21 @@ def instructions(state: State, api_key: str, data: str, *, ephemeral: bool) -> s
             "  Ctrl-C stops everything.",
         )
     )
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Cut so that each piece can be written without waiting where a pipe takes any, in UTF-8."""
+    length = select.PIPE_BUF // 4
+    return (text[begin : begin + length] for begin in range(0, len(text), length))
+
+
+def _takes_more(stream: TextIO, timeout_s: float) -> bool:
+    """Tell whether something can be written without waiting, within seconds."""
+    try:
+        descriptor = stream.fileno()
+    except (OSError, ValueError):  # no file: it takes everything
+        return True
+    return bool(select.select([], [descriptor], [], timeout_s)[1])
 
 
 def _event(line: str) -> dict[str, Any] | None:

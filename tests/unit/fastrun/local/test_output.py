@@ -1,5 +1,6 @@
 import io
 import json
+import os
 
 import pytest
 
@@ -123,3 +124,19 @@ def test_instructions():
     ):
         assert part in text
     assert """'{"model": "it'"'"'s tiny",""" in text
+
+
+def test_nobody_reads():
+    """Whoever does not read what is said misses lines, is told how many, and stops nobody."""
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    with os.fdopen(reading) as reader, os.fdopen(writing, "w") as stream:
+        output = Output(stream)
+        for number in range(500):
+            output.say(f"{number} " + "x" * 1000)
+        *_, last = reader.read().splitlines()
+        output.say("read again")
+        assert reader.read().splitlines()[-2:] == [
+            f"({499 - int(last.split()[0])} lines left out: nobody read them)",
+            "read again",
+        ]
