@@ -100,6 +100,7 @@ class DuplexStream:
         self._ready = asyncio.Event()
         self._closing = asyncio.Event()
         self._received_at = clock()
+        self._sent_at = clock()
         self._write_began_at: float | None = None
 
     def wake(self) -> None:
@@ -150,10 +151,14 @@ class DuplexStream:
             for part in split(message):
                 self._write_began_at = self._clock()
                 await self._transport.write(part)
+                self._sent_at = self._write_began_at
                 self._write_began_at = None
 
     async def _watch(self) -> str:
-        pinged_at = self._clock()
+        # Streams that began together, as after a scheduler's start, must not ping together.
+        phase = random.random()  # noqa: S311 - spreads, does not hide
+        ping_after_s = (1 + phase) / 2 * PING_INTERVAL_S
+        await asyncio.sleep(phase * WATCH_INTERVAL_S)
         while True:
             await asyncio.sleep(WATCH_INTERVAL_S)
             now = self._clock()
@@ -162,8 +167,9 @@ class DuplexStream:
             began = self._write_began_at
             if began is not None and now - began > BLOCKED_WRITE_LIMIT_S:
                 return f"a write was blocked for {BLOCKED_WRITE_LIMIT_S:.0f} s"
-            if now - pinged_at >= PING_INTERVAL_S:
-                pinged_at = now
+            # Any item says that this side lives.
+            if now - self._sent_at >= ping_after_s:
+                ping_after_s = PING_INTERVAL_S
                 self._ping()
                 self.wake()
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from fastrun.v1.scheduler_pb2_grpc import SchedulerServiceAsyncStub
 
 HEARTBEAT_INTERVAL_S = 1.0
+GOLDEN = 0.618034
+"""Multiples of it are spread evenly, however many there are."""
 
 
 class SessionError(Exception):
@@ -85,6 +87,8 @@ class Session:
         if kind != "welcome":
             self.heard(kind, item)
         elif item.welcome.term > self._term:
+            if self._term:
+                raise SessionError("the scheduler began another term: Postgres kept it waiting")
             self._term = item.welcome.term
             self.hello(self._term)
             self.welcomed.set()
@@ -177,6 +181,8 @@ class WorkerSide(Session):
 
     async def _beat(self) -> None:
         await self.welcomed.wait()
+        # Workers have begun at any time, and do not beat together.
+        await asyncio.sleep(HEARTBEAT_INTERVAL_S * (self._number * GOLDEN % 1))
         while True:
             self.say(
                 heartbeat=Heartbeat(

@@ -123,6 +123,7 @@ async def test_silence_closes_a_stream(monkeypatch):
     """A peer that sends nothing, not even pings, is taken for dead."""
     monkeypatch.setattr(streams, "SILENCE_LIMIT_S", 0.3)
     monkeypatch.setattr(streams, "WATCH_INTERVAL_S", 0.05)
+    monkeypatch.setattr(streams.random, "random", lambda: 0.0)  # the side that began notices first
     async with echo_server() as (_, stub, _server):
         _outbox, stream = client(stub, asyncio.Queue())
         assert (await asyncio.wait_for(stream.run(), 5)).startswith("silent")
