@@ -38,8 +38,8 @@ def up(
         str | None,
         typer.Option(
             metavar="NAME=PATH",
-            help="A GGUF file or an OpenVINO folder, or a model file (.toml) that names one.  "
-            "[SmolLM2-135M-Instruct]",
+            help="A GGUF file or an OpenVINO folder, a model file (.toml), or an id that fastrun "
+            "model list shows.  [SmolLM2-135M-Instruct]",
         ),
     ] = None,
     workers: Annotated[int, typer.Option(min=1, max=64, help="How many run the model.")] = 1,
