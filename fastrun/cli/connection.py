@@ -93,6 +93,11 @@ def scheduler_service(given: str | None, data: Path | None, context: str | None)
     return _service(given or deployment.scheduler, Role.SCHEDULER, deployment)
 
 
+def worker_service(address: str, data: Path | None, context: str | None) -> Service:
+    """A worker, at its own address."""
+    return _service(address, Role.WORKER, _deployment(address, data, context))
+
+
 def ask(service: Service, talk: Callable[[grpc.aio.Channel], Awaitable[T]]) -> T:
     """Talk to a service.
 

@@ -19,6 +19,7 @@ from fastrun.cli.errors import CommandError
 from fastrun.cli.group import group
 from fastrun.cli.joined import Joined, WorkerFolder, default_folder, environment
 from fastrun.cli.output import Json, moment, print_json
+from fastrun.cli.smoke import smoke
 from fastrun.cli.verifying import verify
 from fastrun.service.config import host_and_port
 from fastrun.service.identity import Identity, Role
@@ -290,3 +291,4 @@ def _chosen(given: str | None, before: str) -> str:
 
 
 app.command(epilog="Example: fastrun worker verify")(verify)
+app.command(epilog="Example: fastrun worker smoke --model Qwen3-32B=/models/Qwen3-32B")(smoke)
