@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from datetime import datetime, timedelta
 
 import structlog
 
@@ -19,6 +20,8 @@ RENEW_S = 0.5
 FIRST_TRIES_S = 0.1
 # So long after Postgres was away who leads may renew its row before another one takes it.
 PATIENCE_S = RENEW_S + 0.5
+# What is asked now is done so long after the last answer, or not at all.
+TAKEN_WITHIN = timedelta(seconds=RENEW_S + 0.5)
 # After a row has ended, so that the clock of Postgres agrees that it has.
 ENDED_S = 0.01
 
@@ -51,6 +54,8 @@ class Election:
         self._problem: str | None = None
         self._answered = False
         self._in_touch_since: float | None = None
+        self._told_at: datetime | None = None
+        """By the clock of Postgres, when it last answered."""
         self._running: asyncio.Task[None] | None = None
 
     @property
@@ -111,7 +116,7 @@ class Election:
         leader = self._sessions.leader
         try:
             row = await self._store.hold(
-                least=leader.least, term=leader.term, may_take=self._may_take()
+                least=leader.least, term=leader.term, take_until=self._take_until()
             )
             self._told(row)
             if leader.leads:
@@ -122,6 +127,7 @@ class Election:
         if self._problem is not None:
             log.info("leader_row_found", term=row.term, ours=row.ours)
         self._problem, self._answered = None, True
+        self._told_at = row.told_at
         if self._in_touch_since is None:
             self._in_touch_since = time.monotonic()
         return self._pause_s(row)
@@ -138,6 +144,11 @@ class Election:
     def _may_take(self) -> bool:
         since = self._in_touch_since
         return since is not None and time.monotonic() - since >= PATIENCE_S
+
+    def _take_until(self) -> datetime | None:
+        if self._told_at is None or not self._may_take():
+            return None
+        return self._told_at + TAKEN_WITHIN
 
     def _miss(self, problem: str) -> None:
         """Say it once: to miss what was there is worse than to wait for what is coming."""

@@ -11,7 +11,7 @@ with held as (
         holder = $1
         -- Given up, or not renewed in time by one who could have done so.
         or expires_at = to_timestamp(0)
-        or ($5 and expires_at <= clock_timestamp())
+        or (expires_at <= clock_timestamp() and clock_timestamp() <= $5::timestamptz)
     returning term
 ),
 
@@ -34,6 +34,7 @@ select
     term,
     ours,
     left_s,
+    clock_timestamp() as told_at,
     -- Who goes on leading knows them.
     case when not ours or term <> $3 then (
         select coalesce(jsonb_agg(card), '[]'::jsonb) from known_models

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TypeVar
 
 import asyncpg
@@ -42,6 +43,8 @@ class Row:
     ours: bool
     left_s: float
     """Until it can be taken, unless it is renewed."""
+    told_at: datetime
+    """By the server's clock."""
     cards: tuple[ModelCard, ...] | None
     """All models ever served; None: we led with this term before, and know them."""
 
@@ -63,25 +66,27 @@ class Store:
         self._connection: asyncpg.Connection | None = None
         self._running: set[asyncio.Task[object]] = set()
 
-    async def hold(self, *, least: int, term: int, may_take: bool) -> Row:
+    async def hold(self, *, least: int, term: int, take_until: datetime | None) -> Row:
         """Renew the row, or take it if it has ended.
 
         Args:
             least: the lowest term to hold it with.
             term: that we lead with; 0: none.
-            may_take: whether to take a row that has ended and was not given up.
+            take_until: by the server's clock, when to leave a row alone that has ended and was
+                not given up: a server that was frozen does later what it was asked before. None:
+                leave it alone at once.
 
         Raises:
             StoreUnavailableError: nobody knows whose it is.
         """
         sql = self.sql["hold_leadership"]
         row = await self._within(
-            lambda kept: kept.fetchrow(sql, self._holder, least, term, LEADS_S, may_take)
+            lambda kept: kept.fetchrow(sql, self._holder, least, term, LEADS_S, take_until)
         )
         if row is None:
             raise StoreUnavailableError("the row of the leader is missing: restore it")
         cards = None if row["cards"] is None else _cards(row["cards"])
-        return Row(row["term"], row["ours"], row["left_s"], cards)
+        return Row(row["term"], row["ours"], row["left_s"], row["told_at"], cards)
 
     async def release(self) -> None:
         """Let another scheduler take the row at once, if it is ours.

@@ -4,6 +4,7 @@ import asyncio
 import shutil
 import tempfile
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import asyncpg
@@ -28,7 +29,8 @@ async def stores(database):
 
 
 async def hold(store, least=1, term=0, *, may_take=True):
-    return await store.hold(least=least, term=term, may_take=may_take)
+    take_until = datetime.now(UTC) + timedelta(hours=1 if may_take else -1)
+    return await store.hold(least=least, term=term, take_until=take_until)
 
 
 async def set_row(dsn, **fields):
