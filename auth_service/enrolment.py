@@ -117,7 +117,8 @@ def check_join(token: Token | None, holder: Holder | None, worker: str, key_sha2
 
     Raises:
         NotFoundError: nobody made this token.
-        StateError: it has expired, was used by another machine, or is for another worker.
+        StateError: it has expired, was used by another machine, is for another worker, or was used
+            by this one, which has been replaced since.
         AlreadyExistsError: the name is taken.
     """
     if token is None:
@@ -138,6 +139,11 @@ def check_join(token: Token | None, holder: Holder | None, worker: str, key_sha2
             "or make a token without --worker"
         )
     taken = holder is not None and holder.valid and holder.key_sha256 != key_sha256
+    if taken and again:
+        raise StateError(
+            f"another machine has joined as worker {worker} since this token was used: make "
+            f"another one with fastrun worker token --worker {worker}"
+        )
     if taken and not token.worker_id:
         raise AlreadyExistsError(
             f"another machine is worker {worker}: choose another name with --name, or make a token "

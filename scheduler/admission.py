@@ -8,7 +8,6 @@ with fill(). So a newcomer that can be placed overtakes nobody who could be.
 """
 
 from collections import deque
-from collections.abc import Iterable
 
 from fastrun.v1.error_pb2 import ErrorReason
 from fastrun.v1.generation_pb2 import Usage
@@ -224,7 +223,7 @@ class Admission:
         """Return why a newcomer finds neither slots for all it asks for nor a place to wait."""
         wanted = len(waiting.generations)
         roster = self._fleet.roster(waiting.model)
-        free = roster.free_slots(waiting.excluded, now)
+        free = roster.free_slots(self._fleet.barred(waiting.excluded), now)
         if free >= wanted:
             return None
         return self.refusals.why_not_wait(waiting, now, admitted=free > 0 or waits_already)
@@ -267,7 +266,7 @@ class Admission:
             generations=generations,
             account_id=acquire.account_id,
             model=acquire.model,
-            excluded=self._barred(acquire.excluded_worker_ids),
+            excluded=frozenset(acquire.excluded_worker_ids),
             front=acquire.front,
             arrived_at=arrived_at,
             deadline=arrived_at + acquire.queue_timeout_ms / 1000,
@@ -281,13 +280,9 @@ class Admission:
             begun=begun,
         )
 
-    def _barred(self, ids: Iterable[str]) -> frozenset[str]:
-        """Return the ids of workers that must not be chosen; an instance bars its own alone."""
-        instances = {each: self._fleet.instance(each) for each in ids}
-        return frozenset(worker.worker_id if worker else each for each, worker in instances.items())
-
     def _choose(self, waiting: Waiting, now: float) -> Worker | None:
-        return self.placement.choose(waiting.model, waiting.prompt, waiting.excluded, now)
+        excluded = self._fleet.barred(waiting.excluded)
+        return self.placement.choose(waiting.model, waiting.prompt, excluded, now)
 
     def _has_free_slot(self, model: str, now: float) -> bool:
         return self._fleet.roster(model).has_free_slot(now)

@@ -2,6 +2,7 @@
 
 import itertools
 from collections import OrderedDict
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from fastrun.v1.scheduler_pb2 import Heartbeat, WorkerHello, WorkerState
@@ -130,6 +131,17 @@ class Fleet:
         """Return a worker process, unless a newer one has replaced it."""
         return self._by_instance.get(instance_id)
 
+    def barred(self, ids: AbstractSet[str]) -> AbstractSet[str]:
+        """Return the ids of workers that must not be chosen; a process bars its worker while it is.
+
+        Args:
+            ids: of workers, and of processes, which may be no more.
+        """
+        if not ids:
+            return ids
+        running = {each: self._by_instance.get(each) for each in ids}
+        return {worker.worker_id if worker else each for each, worker in running.items()}
+
     def slots(self, model: str) -> int:
         """Return how many slots the workers of a model have that take requests."""
         return self.roster(model).slots
@@ -215,11 +227,12 @@ class Fleet:
     # What its leases do to a worker
 
     def forget_leases(self) -> None:
-        """Begin with empty books: what is held is told anew."""
+        """Begin with empty books: what is held is told anew, and no trial of a worker is known."""
         for worker in self._workers.values():
             worker.held = 0
             worker.load = Load()
-            self._rosters[worker.card.model].recount(worker)
+            worker.breaker = Breaker(self._breaker)
+            self._count(worker, 0.0)
 
     def lease_held(self, lease: Lease) -> None:
         """One more slot of a worker is held; it is behind its equals now."""

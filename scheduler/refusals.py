@@ -135,7 +135,8 @@ class Refusals:
         return ErrorDetail(reason=reason, message=_AT_CAPACITY, retry_after_ms=after)
 
     def _possible(self, waiting: Waiting) -> bool:
-        return self._fleet.roster(waiting.model).possible(waiting.excluded)
+        excluded = self._fleet.barred(waiting.excluded)
+        return self._fleet.roster(waiting.model).possible(excluded)
 
     def _retry_after_ms(self, wait_s: float) -> int:
         """Spread a wait upwards, so that those refused together do not come back together."""

@@ -85,6 +85,8 @@ class UsageLog:
             counts = _Counts.of(usage, known)
         if known is not None and counts == known:
             return  # it never ran there, or is told again
+        if former and known and usage and usage.completion_tokens < known.completion:
+            worker_id = former.worker_id  # who tells later has begun it, and the other ended it
         entry = _Entry(now, request_id, generation, worker_id, counts)
         generations[generation] = entry
         self._entries.append(entry)

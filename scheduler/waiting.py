@@ -17,7 +17,7 @@ class Waiting:
     account_id: str
     model: str
     excluded: frozenset[str]
-    """Ids of workers that must not be chosen."""
+    """Ids of workers that must not be chosen, and of processes: the one that follows may be."""
     front: bool
     """Goes before all that are not."""
     arrived_at: float

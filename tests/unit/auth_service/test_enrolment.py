@@ -69,6 +69,15 @@ def test_a_name_is_taken_from_its_holder_only_by_a_token_for_it():
     check_join(Token("gpu-1", expired=False), holder, "gpu-1", KEY)
 
 
+def test_a_used_token_takes_no_name_back():
+    """A machine that was replaced does not replace the other by the token of its own join."""
+    used = Token("gpu-1", False, "gpu-1", KEY)
+
+    check_join(used, Holder(OTHER, valid=False), "gpu-1", KEY)
+    with pytest.raises(StateError, match="another machine has joined as worker gpu-1 since"):
+        check_join(used, Holder(OTHER, valid=True), "gpu-1", KEY)
+
+
 def test_only_the_last_of_a_name_is_renewed():
     """A machine that was replaced, and one that never joined, are not."""
     check_renewal(Holder(KEY, valid=True), "gpu-1", KEY)

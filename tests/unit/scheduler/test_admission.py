@@ -182,6 +182,20 @@ def test_an_instance_bars_its_worker_while_it_is_that(desk, reasons):
     assert second.worker_id == "w1"
 
 
+def test_who_waits_may_go_to_the_process_that_follows(desk):
+    """It came while the process that it was lost with was known, and waits when that is no more."""
+    desk.worker("w1")
+    desk.worker("w2", "i2")
+    edge = desk.edge()
+    desk.acquire(edge, "r1")
+    desk.acquire(edge, "r2")
+    (first,) = desk.acquire(edge, "r1", excluded_worker_ids=["i1"], front=True, resume=True)
+    assert first.position == 1
+    desk.worker("w1", "i3")
+    (second,) = edge.take("granted")
+    assert (second.request_id, second.instance_id) == ("r1", "i3")
+
+
 def test_excluded_workers_are_not_waited_for(desk, reasons):
     """A request that excludes all workers is refused; others pass one that excludes the free."""
     worker, edge = desk.worker(), desk.edge()

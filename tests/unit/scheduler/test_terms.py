@@ -211,3 +211,20 @@ def test_who_stands_by_forgets_what_the_leader_forgot(standby):
     standby.sessions.know_models([ModelCard(model="old")])
     standby.sessions.know_models([ModelCard(model="new")])
     assert sorted(standby.sessions.fleet.cards) == ["new", "tiny"]
+
+
+def test_a_trial_of_another_term_is_not_awaited(leader):
+    """Who stood by has lost the lease that was to try a failing worker: it begins anew with it."""
+    first, edge = leader.worker(), leader.edge()
+    leader.worker("w2", "i2")
+    for _ in range(5):
+        leader.tell(edge, worker_failed={"instance_id": "i1"})
+    leader.pass_time(10)
+    (trial,) = leader.acquire(edge, "r1", excluded_worker_ids=["w2"])
+    assert trial.instance_id == "i1"
+    leader.sessions.refused_row(2, leader.now)
+    leader.sessions.took_row(3, leader.now)
+    hello(leader, first, 3)
+    leader.worker("w2", "i2", term=3)
+    states = {each.worker_id: each.state(leader.now) for each in leader.sessions.fleet.workers()}
+    assert states == {"w1": "serving", "w2": "serving"}

@@ -41,7 +41,7 @@ def test_told_in_another_order():
     log.add("r", 0, "w1", usage(7), 2.0)
     log.add("r", 0, "w1", usage(7), 3.0)
     (found,) = log.find(["r"], 3.0)
-    assert found.usage == usage(20)
+    assert (found.worker_id, found.usage) == ("w2", usage(20))
     assert len(log) == 2
 
 
