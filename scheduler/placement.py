@@ -71,15 +71,6 @@ class Placement:
                 return self._best(workers, prompt, now)
         return None
 
-    def cost(self, worker: Worker, prompt: Prompt, now: float) -> float:
-        """Return what a request would cost at a worker with a free slot, in tokens."""
-        weights, load = self._weights, worker.load
-        left = prompt.tokens - self.index.cached_tokens(worker.instance_id, prompt)
-        cost = worker.standing_load + weights.prefill * left
-        if load.prefill_rate:
-            cost -= weights.backlog * (load.settled_backlog - load.backlog(now))
-        return cost
-
     # What becomes of requests
 
     def granted(self, worker: Worker, lease_id: str, prompt: Prompt, now: float) -> None:
@@ -143,20 +134,21 @@ class Placement:
                     break
         if len(found) < weights.least_loaded:
             return list(found.values())
-        others: list[Worker | None] = [
-            roster.any_of(tier, self._random()) for _ in range(weights.at_random)
-        ]
-        if prompt.hashes:
-            holders = self.index.holders(model, prompt, most=weights.holders, random=self._random())
-            others += [roster.with_slot(instance_id, tier) for instance_id in holders]
-        for other in others:
+        for _ in range(weights.at_random):
+            other = roster.any_of(tier, self._random())
             if other is not None and other.worker_id not in excluded:
                 found[other.worker_id] = other
+        if prompt.hashes:
+            holders = self.index.holders(model, prompt, most=weights.holders, random=self._random())
+            for instance_id in holders:
+                other = roster.with_slot(instance_id, tier)
+                if other is not None and other.worker_id not in excluded:
+                    found[other.worker_id] = other
         return list(found.values())
 
     def _best(self, workers: list[Worker], prompt: Prompt, now: float) -> Worker:
         """Return the cheapest, of equals one of two taken at random: the less loaded."""
-        costs = [self.cost(worker, prompt, now) for worker in workers]
+        costs = self._costs(workers, prompt, now)
         limit = min(costs) + self._weights.tie_tokens
         equals = [worker for worker, cost in zip(workers, costs, strict=True) if cost <= limit]
         if len(equals) == 1:
@@ -164,6 +156,21 @@ class Placement:
         first = int(self._random() * len(equals))
         second = (first + 1 + int(self._random() * (len(equals) - 1))) % len(equals)
         return min(equals[first], equals[second], key=_share_held)
+
+    def _costs(self, workers: list[Worker], prompt: Prompt, now: float) -> list[float]:
+        """Return what a request would cost at workers with a free slot, in tokens."""
+        weights, cached_tokens = self._weights, self.index.cached_tokens
+        costs = []
+        for worker in workers:
+            cost = worker.standing_load
+            if prompt.hashes:
+                # All of the prompt costs the same everywhere: what is cached makes the difference.
+                cost -= weights.prefill * cached_tokens(worker.instance_id, prompt)
+            load = worker.load
+            if load.prefill_rate:
+                cost -= weights.backlog * (load.settled_backlog - load.backlog(now))
+            costs.append(cost)
+        return costs
 
 
 def _share_held(worker: Worker) -> tuple[float, int]:

@@ -10,8 +10,8 @@ should stay flat over 1,000,000 requests that begin alike with no other.
 
 import argparse
 import random
+import secrets
 import time
-import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -56,7 +56,7 @@ class Desk:
     def __init__(self, workers: int, *, entries: int) -> None:
         self.random = random.Random(1)
         chance = Chance(
-            new_id=lambda: uuid.uuid4().hex,
+            new_id=lambda: secrets.token_hex(16),
             new_key=lambda: b"k" * 32,
             random=self.random.random,
             wall_clock=time.time,
