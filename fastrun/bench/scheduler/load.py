@@ -180,6 +180,7 @@ class Load:
         try:
             await asyncio.wait_for(self._answered.wait(), ANSWER_S + self._hold_s)
         except TimeoutError:
+            self._check()
             raise SessionError(
                 f"{len(self._asked)} requests were not answered in {ANSWER_S:.0f} s"
             ) from None
