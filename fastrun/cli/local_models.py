@@ -199,6 +199,20 @@ def facts(store: ModelStore, item: Known, on: Target) -> dict[str, Any]:
     }
 
 
+def lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return facts for people: those that are known."""
+    shown = dict(facts)
+    if shown["weight_bytes"] is not None:
+        shown["weight_bytes"] = pulling.amount(shown["weight_bytes"])
+    shown["settings"] = ", ".join(f"{name} = {value}" for name, value in facts["settings"].items())
+    names = {"weight_bytes": "size of weights", "cached_tokens": "tokens that the cache holds"}
+    return [
+        (names.get(key, key.replace("_", " ")), str(value))
+        for key, value in shown.items()
+        if value not in (None, "")
+    ]
+
+
 def _local(store: ModelStore, file: ModelFile, on: Target) -> Checkpoint | None:
     if store.presence(file) is not Presence.HERE:
         return None

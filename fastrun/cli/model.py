@@ -120,9 +120,8 @@ def show(
     if as_json:
         print_json(facts)
         return
-    for key, value in facts.items():
-        if value not in (None, {}):
-            print(f"{key.replace('_', ' ')}: {value}")
+    for key, value in local_models.lines(facts):
+        print(f"{key}: {value}")
 
 
 @app.command()

@@ -1,8 +1,10 @@
 """Gets a model's files: first what it is and whether there is room, then each, then a check."""
 
+import fcntl
 import hashlib
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -74,31 +76,49 @@ def pull(
     Raises:
         CommandError: there is no room, the source fails, or a file is not what it has to be.
     """
-    wanted = {name: source.files[name] for name in found.choice.names}
     folder = store.folder(file)
-    former = store.pulled(file)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        missing = {
-            name: each for name, each in wanted.items() if not _is_here(folder, name, each, former)
-        }
-        _check_room(folder, missing)
-        record = Pulled(
-            source=source.name,
-            revision=source.revision,
-            files={name: PulledFile(each.size, each.sha256) for name, each in wanted.items()},
-        )
-        # What the record says of a file holds from now on for those that are here.
-        for name in missing:
-            (folder / name).unlink(missing_ok=True)
-        store.record(file, record)
-        for name, each in missing.items():
-            say(f"{name} ({amount(each.size)})")
-            _fetch(source, name, each, folder)
-        _remove_others(folder, former, wanted)
-        store.record(file, msgspec.structs.replace(record, complete=True))
+        (folder / PARTS).mkdir(parents=True, exist_ok=True)
+        with _alone(folder):
+            _pull(source, found, file, store, say)
     except OSError as error:
         raise CommandError(f"{folder} cannot be written: {error.strerror}") from error
+
+
+def _pull(
+    source: Source, found: Found, file: ModelFile, store: ModelStore, say: Callable[[str], None]
+) -> None:
+    wanted = {name: source.files[name] for name in found.choice.names}
+    folder, former = store.folder(file), store.pulled(file)
+    missing = {
+        name: each for name, each in wanted.items() if not _is_here(folder, name, each, former)
+    }
+    _check_room(folder, missing)
+    record = Pulled(
+        source=source.name,
+        revision=source.revision,
+        files={name: PulledFile(each.size, each.sha256) for name, each in wanted.items()},
+    )
+    # What the record says of a file holds from now on for those that are here.
+    for name in missing:
+        (folder / name).unlink(missing_ok=True)
+    store.record(file, record)
+    for name, each in missing.items():
+        say(f"{name} ({amount(each.size)})")
+        _fetch(source, name, each, folder)
+    _remove_others(folder, former, wanted)
+    store.record(file, msgspec.structs.replace(record, complete=True))
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Let no two processes append to the same files."""
+    with (folder / PARTS / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CommandError(f"another pull writes to {folder}: wait until it ends") from None
+        yield
 
 
 def amount(size: int) -> str:
@@ -121,8 +141,7 @@ def _git_fits(path: Path, file: SourceFile) -> bool:
 
 
 def _check_room(folder: Path, missing: Mapping[str, SourceFile]) -> None:
-    parts = folder / PARTS
-    begun = sum(path.stat().st_size for path in parts.glob("*")) if parts.is_dir() else 0
+    begun = sum(path.stat().st_size for path in (folder / PARTS).glob("*"))
     needed = max(0, sum(each.size for each in missing.values()) - begun)
     free = shutil.disk_usage(folder).free
     if needed > free:
@@ -133,10 +152,8 @@ def _check_room(folder: Path, missing: Mapping[str, SourceFile]) -> None:
 
 
 def _fetch(source: Source, name: str, file: SourceFile, folder: Path) -> None:
-    parts = folder / PARTS
-    parts.mkdir(exist_ok=True)
     # Another revision of the file has another part.
-    part = parts / f"{slug(name)}.{(file.sha256 or file.git_sha1)[:16]}"
+    part = folder / PARTS / f"{slug(name)}.{(file.sha256 or file.git_sha1)[:16]}"
     if part.exists() and part.stat().st_size > file.size:
         part.unlink()
     if not (part.exists() and part.stat().st_size == file.size):

@@ -1,5 +1,6 @@
 """`fastrun model pull` from a hub, over real HTTP: what comes, what breaks off, what is refused."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -110,6 +111,16 @@ def test_a_cut_connection_is_taken_up_by_the_same_run(hub, store):
     model("pull", "org/llama", *GPU)
     assert hub.fetched("model.safetensors") == ["", "bytes=300000-"]
     assert (store.root / "org--llama" / "model.safetensors").read_bytes() == WEIGHTS
+
+
+def test_two_pulls_do_not_write_to_the_same_files(hub, store):
+    """The second one is told of the first."""
+    hub.cuts, hub.down_after_cut = [300_000], True
+    refused("pull", "org/llama", *GPU)
+    hub.down = False
+    with (store.root / "org--llama" / ".parts" / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert "another pull writes to" in refused("pull", "org/llama", *GPU)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
@@ -275,6 +286,9 @@ def test_show_and_list(hub, store):
     assert shown["revision"] == COMMIT
     assert (shown["architecture"], shown["quantization"]) == ("LlamaForCausalLM", "bf16")
     assert shown["settings"] == {"tensor_parallel": 2}
+    text = model("show", "org/llama", *GPU)
+    assert "size of weights: 1.0 MiB\n" in text
+    assert "settings: tensor_parallel = 2\n" in text
     # 2 x 5 layers x 2 heads x 32 x 2 bytes; two GPUs, less the weights, at the default's share.
     assert shown["cached_tokens"] == int((2 * (80 << 30) - len(WEIGHTS)) * 0.85 / 1280)
     listed = {row["model"]: row["here"] for row in json.loads(model("list", "--json"))}
