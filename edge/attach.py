@@ -58,7 +58,7 @@ class Leases(Protocol):
         """Its Start was written and nobody says that it ended: the way broke, or it was refused."""
 
     def ended(self, grant: Grant) -> None:
-        """The worker said that it ended."""
+        """The worker said that it ended, or ends it with the stream that we have closed."""
 
 
 class Call:
@@ -109,6 +109,7 @@ class Attach:
         self._items: list[EdgeFrameItem] = []
         self._stream: DuplexStream | None = None
         self._task: asyncio.Task[None] | None = None
+        self._is_closing = False
 
     @property
     def is_open(self) -> bool:
@@ -149,7 +150,8 @@ class Attach:
         return EdgeFrame(items=items)
 
     async def close(self) -> None:
-        """End the stream; the worker aborts what runs on it."""
+        """End the stream for good; the worker aborts what runs on it, and is not to blame."""
+        self._is_closing = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -247,9 +249,11 @@ class Attach:
     def _end(self, reason: str) -> None:
         calls, self._calls, self._items = self._calls, {}, []
         for call in calls.values():
-            if call.was_sent:
-                self._leases.lost(call.grant)
-            else:
+            if not call.was_sent:
                 self._leases.release(call.grant)
+            elif self._is_closing:
+                self._leases.ended(call.grant)
+            else:
+                self._leases.lost(call.grant)
             call.sink.on_lost(was_sent=call.was_sent)
         self._on_end(reason, len(calls))

@@ -74,8 +74,9 @@ class Attempt:
     def on_accepted(self, accepted: Accepted) -> None:
         """Nothing is owed to the client yet: what was accepted may still fail."""
         self._ran = True
-        self._progress.accepted(accepted)
-        self._tally.accepted(self._progress.prompt_tokens)
+        if not self.ended.done():  # else another try may be under way
+            self._progress.accepted(accepted)
+        self._tally.accepted(self._progress.prompt_tokens or accepted.prompt_tokens)
         self._tally.received(self._resumed)
 
     def on_delta(self, delta: Delta) -> None:

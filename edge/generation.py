@@ -7,7 +7,7 @@ when one fails for good the others are aborted, and the request has failed.
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -58,6 +58,8 @@ class Job:
     """Told what its log line and its headers will say."""
     meter: Meter
     """Told what its usage record will say."""
+    lost: set[str] = field(default_factory=set)
+    """Ids of the instances that died with one of them."""
 
 
 class Generations:
@@ -81,7 +83,7 @@ class Generations:
             ServiceError: no worker ran one to its end.
             Refusal: it took too long, or one broke off when its client had seen a part.
         """
-        turn = self._ask(job, tuple(range(job.batch.size)), self._retries())
+        turn = self._ask(job, tuple(range(job.batch.size)), self._retries(job))
         status, finish = Status.FAILED, ""
         try:
             async with asyncio.timeout(self._times.whole_s):
@@ -124,7 +126,7 @@ class Generations:
         self, job: Job, index: int, turn: Turn, progress: Progress, output: Output
     ) -> Finished:
         """Try until a worker brings it to its end, or it is known that none will."""
-        retries = self._retries()
+        retries = self._retries(job)
         grant = await self._slot(job, index, turn, retries)
         while True:
             started_at = time.monotonic()
@@ -172,8 +174,12 @@ class Generations:
                 self._scheduler.give_up(again)
             await asyncio.sleep(pause_s)
 
-    def _retries(self) -> Retries:
-        return Retries(queue_timeout_s=self._times.queue_s, resume_timeout_s=self._times.resume_s)
+    def _retries(self, job: Job) -> Retries:
+        return Retries(
+            queue_timeout_s=self._times.queue_s,
+            resume_timeout_s=self._times.resume_s,
+            lost=job.lost,
+        )
 
     def _ask(
         self,

@@ -2,9 +2,11 @@
 
 A worker that refuses a lease costs a new place at the head of the queue, and one that stops before
 the end as little; one that fails is left out, twice at most; and a request on which a worker died
-is tried once more at most, so that one that kills workers does not walk through the fleet. Whether
-it begins anew or goes on makes no difference to that.
+is tried once more at most, all its generations together, so that one that kills workers does not
+walk through the fleet. Whether it begins anew or goes on makes no difference to that.
 """
+
+from collections.abc import MutableSet
 
 from edge.errors import AT_CAPACITY, REFUSED
 from fastrun.service.errors import ServiceError
@@ -47,13 +49,17 @@ class AttemptError(Exception):
 class Retries:
     """What has happened to one generation so far, and what follows from it."""
 
-    def __init__(self, *, queue_timeout_s: float, resume_timeout_s: float) -> None:
+    def __init__(
+        self, *, queue_timeout_s: float, resume_timeout_s: float, lost: MutableSet[str]
+    ) -> None:
         """Begin.
 
         Args:
             queue_timeout_s: how long it may be without a worker, in all.
             resume_timeout_s: the same for one that ran, each time.
+            lost: instances that died with any generation of the request.
         """
+        self._lost = lost
         self._queue_timeout_s = queue_timeout_s
         self._resume_timeout_s = resume_timeout_s
         self.waited_s = 0.0
@@ -111,8 +117,11 @@ class Retries:
         # A worker that died may come back as a new process; one that lives would fail it again.
         self.excluded = (*self.excluded, instance_id if failure.died else worker_id)
         self._failures += 1
-        self._deaths += failure.died
-        if self._failures > MOST_OTHER_WORKERS or self._deaths > MOST_DEATHS_SURVIVED:
+        if failure.died:
+            self._deaths += 1
+            self._lost.add(instance_id)
+        deaths = max(self._deaths, len(self._lost))
+        if self._failures > MOST_OTHER_WORKERS or deaths > MOST_DEATHS_SURVIVED:
             raise ServiceError(ErrorReason.ERROR_REASON_ENGINE_FAILED, REFUSED)
         return 0.0
 

@@ -1,6 +1,7 @@
 """An edge as a process: it starts, says so, serves, drains on SIGTERM and ends; and its pages."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -8,6 +9,8 @@ import sys
 
 import httpx
 import yaml
+
+from edge.turns import Grant
 
 CHAT = "/v1/chat/completions"
 
@@ -71,6 +74,23 @@ async def test_drain(start, body, until):
         except httpx.ConnectError:
             return
         raise AssertionError("a connection was taken")
+
+
+async def test_an_edge_that_stops_blames_no_worker(start, body, until):
+    """What it cuts off at the end of its grace, the worker frees by itself."""
+    async with start() as stack:
+        stack.worker.script = lambda run: run.delta("Once")
+        stack.worker.answers_aborts = False
+        asking = asyncio.create_task(stack.client.post(CHAT, json=body()))
+        await until(lambda: stack.worker.runs)
+        await stack.edge._runner.cleanup()
+        await stack.edge._workers.close()
+        stack.edge._scheduler.failed(Grant("l", b"", "w", "told last", "127.0.0.1:1"))
+        await until(lambda: stack.scheduler.faults)
+        assert stack.scheduler.losts == []
+        assert stack.scheduler.releases == []
+        with contextlib.suppress(httpx.HTTPError):
+            await asking
 
 
 async def test_process(start, body, until):

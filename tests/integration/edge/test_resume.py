@@ -292,6 +292,31 @@ async def test_each_choice_resumes_by_itself(start, body):
         assert resumed.generation == 0
 
 
+async def test_poison_in_several_choices_kills_two_workers(start, body):
+    """Each choice is on a worker of its own when the workers die of it, one after the other."""
+    async with start(workers=4) as up:
+
+        def on_acquire(acquire):
+            for generation in acquire.generations:
+                left = [each for each in up.workers if not each.runs] or [up.workers[-1]]
+                worker = left[0] if acquire.resume else up.workers[generation]
+                up.scheduler.grant_one(acquire, generation, worker)
+
+        def poisoned(run):
+            run.accept(resumable=True)
+            if len(up.workers[0].runs) + len(up.workers[1].runs) > 1:
+                up.workers[0].drop_attaches()
+                up.workers[1].drop_attaches()
+
+        up.scheduler.on_acquire = on_acquire
+        for worker in up.workers[:2]:
+            worker.script = poisoned
+        answer = await up.client.post(CHAT, json=body(n=2))
+        assert answer.status_code == 502
+        assert [len(worker.runs) for worker in up.workers[:2]] == [1, 1]
+        assert sum(len(worker.runs) for worker in up.workers[2:]) <= 1
+
+
 @pytest.mark.parametrize(
     ("reason", "counts"),
     [

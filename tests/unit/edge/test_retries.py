@@ -16,7 +16,7 @@ UNAVAILABLE = ErrorReason.ERROR_REASON_UNAVAILABLE
 @pytest.fixture
 def retries():
     """A generation that nothing has happened to."""
-    return Retries(queue_timeout_s=10, resume_timeout_s=30)
+    return Retries(queue_timeout_s=10, resume_timeout_s=30, lost=set())
 
 
 def failure(reason=FAILED, **fields):
@@ -97,6 +97,20 @@ def test_what_ran_goes_ahead_and_waits_anew(retries):
     with pytest.raises(ServiceError) as caught:
         lose(retries, NO_SLOT, held_s=0.5)
     assert reason_of(caught) == ErrorReason.ERROR_REASON_QUEUE_TIMEOUT
+
+
+def test_the_generations_of_a_request_survive_one_death_together():
+    """Each of them loses its own worker: the second one is the last, and one worker dies once."""
+    lost = set()
+    first, second, third = (
+        Retries(queue_timeout_s=10, resume_timeout_s=30, lost=lost) for _ in range(3)
+    )
+    lose(first, worker="a", died=True)
+    lose(second, worker="a", died=True)
+    lose(second, MOVED, worker="b", ran=True)
+    with pytest.raises(ServiceError) as caught:
+        lose(third, worker="c", died=True)
+    assert reason_of(caught) == FAILED
 
 
 def test_a_wrong_request_is_not_tried_again(retries):
