@@ -231,13 +231,18 @@ class SchedulerLink:
         """Ask the leader for what a turn waits for, or wait a while for a leader."""
         loop = asyncio.get_running_loop()
         turn.stop_timer()
+        wish, caller = turn.wish, turn.wish.caller
+        queue_s, waited_s = wish.queue_timeout_s, turn.waited_s(time.monotonic())
+        # In all, however often schedulers come and go: it may be what each of them dies of.
+        most_s = max(0.0, queue_s + self._scheduler_timeout_s + QUEUE_SLACK_S - waited_s)
         leader = self._leader()
         if leader is None:
             error = ServiceError(ErrorReason.ERROR_REASON_UNAVAILABLE, NO_SCHEDULER)
-            turn.timer = loop.call_later(self._scheduler_timeout_s, self._fail_all, turn, error)
+            left_s = self._scheduler_timeout_s
+            if not turn.has_begun:
+                left_s = min(left_s, most_s)
+            turn.timer = loop.call_later(left_s, self._fail_all, turn, error)
             return
-        wish, caller = turn.wish, turn.wish.caller
-        queue_s, waited_s = wish.queue_timeout_s, turn.waited_s(time.monotonic())
         if turn.has_begun:
             queue_s, waited_s = BEGUN_QUEUE_S, 0.0
         leader.put(
@@ -266,7 +271,7 @@ class SchedulerLink:
             )
         )
         if not turn.has_begun:
-            left_s = max(0.0, queue_s - waited_s) + QUEUE_SLACK_S
+            left_s = min(max(0.0, queue_s - waited_s) + QUEUE_SLACK_S, most_s)
             turn.timer = loop.call_later(left_s, self._out_of_time, turn)
 
     def _out_of_time(self, turn: Turn) -> None:

@@ -117,6 +117,16 @@ async def test_scheduler_that_answers_nothing(start, body, until):
         assert stack.scheduler.cancels == [stack.scheduler.acquires[0].request_id]
 
 
+async def test_scheduler_that_breaks_off(start, body):
+    """A request that no scheduler survives costs it its time in the queue, and little more."""
+    async with start(queue_timeout_s=0, scheduler_timeout_s=0.5) as stack:
+        stack.scheduler.on_acquire = lambda _: stack.scheduler.drop_sessions()
+        async with asyncio.timeout(20):
+            response = await stack.client.post(CHAT, json=body())
+        assert response.status_code in (429, 503)
+        assert len(stack.scheduler.acquires) > 1
+
+
 async def test_acquire_holds_what_the_request_needs(start, body):
     """The scheduler is told who asks for which model, and how long it may wait."""
     async with start(queue_timeout_s=7) as stack:
