@@ -134,7 +134,6 @@ WITHOUT_CERTIFICATE = frozenset(
         "/fastrun.v1.EnrolmentService/GetAuthority",
         "/fastrun.v1.EnrolmentService/Enrol",
         "/grpc.health.v1.Health/Check",
-        "/grpc.health.v1.Health/Watch",
     }
 )
 

@@ -26,6 +26,9 @@ from fastrun.service.tls import ClientTls, Tls
 MAX_MESSAGE_BYTES = 32 << 20
 # What clients without a certificate may send.
 MAX_STRANGERS_MESSAGE_BYTES = 1 << 16
+# How many calls they may make at once, all together and on each connection.
+MOST_STRANGERS_CALLS = 64
+MOST_STRANGERS_STREAMS = 8
 OLD_CHANNEL_GRACE_S = 30.0
 
 
@@ -133,8 +136,11 @@ class RpcServer:
         options = dict(SERVER_OPTIONS)
         if strangers:
             options |= _sizes(MAX_STRANGERS_MESSAGE_BYTES)
+            options["grpc.max_concurrent_streams"] = MOST_STRANGERS_STREAMS
         self._server = grpc.aio.server(
-            options=list(options.items()), interceptors=[ServerInterceptor(authorize)]
+            options=list(options.items()),
+            interceptors=[ServerInterceptor(authorize)],
+            maximum_concurrent_rpcs=MOST_STRANGERS_CALLS if strangers else None,
         )
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)

@@ -22,7 +22,7 @@ from fastrun.service.errors import ServiceError
 from fastrun.service.identity import Identity, Role
 from fastrun.service.rpc import FreshChannel, RpcServer
 from fastrun.service.tls import Pem, Tls
-from fastrun.v1 import worker_pb2, worker_pb2_grpc
+from fastrun.v1 import auth_pb2, auth_pb2_grpc, worker_pb2, worker_pb2_grpc
 from fastrun.v1.error_pb2 import ErrorReason
 from fastrun.v1.worker_pb2 import GetInfoRequest, GetInfoResponse
 
@@ -166,6 +166,54 @@ async def test_strangers(site, sites):
 
     code, _ = await refused(site.stub(NoCertificate()))
     assert code == grpc.StatusCode.UNAVAILABLE
+
+
+class Waiting(auth_pb2_grpc.EnrolmentServiceServicer):
+    """Answers nobody before it is let."""
+
+    def __init__(self):
+        self.may = asyncio.Event()
+
+    async def Enrol(self, request, context):
+        await self.may.wait()
+        return auth_pb2.EnrolResponse()
+
+
+async def test_how_many_strangers_are_heard_at_once():
+    """Who opens calls without end on a port for strangers takes no memory without end."""
+    waiting, server = Waiting(), RpcServer(strangers=True)
+    service = auth_pb2.DESCRIPTOR.services_by_name["EnrolmentService"]
+    server.add(service, auth_pb2_grpc.add_EnrolmentServiceServicer_to_server, waiting)
+    port = await server.start("127.0.0.1:0")
+    connections = rpc.MOST_STRANGERS_CALLS // rpc.MOST_STRANGERS_STREAMS + 2
+    async with AsyncExitStack() as stack:
+        stubs = [
+            auth_pb2_grpc.EnrolmentServiceStub(
+                await stack.enter_async_context(rpc.channel(f"127.0.0.1:{port}"))
+            )
+            for _ in range(connections)
+        ]
+        calls = [
+            asyncio.create_task(_code_of(stub.Enrol(auth_pb2.EnrolRequest())))
+            for stub in stubs
+            for _ in range(rpc.MOST_STRANGERS_STREAMS)
+        ]
+        too_many = len(calls) - rpc.MOST_STRANGERS_CALLS
+        async with asyncio.timeout(10):
+            while sum(call.done() for call in calls) < too_many:
+                await asyncio.wait(
+                    [call for call in calls if not call.done()],
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+        waiting.may.set()
+        codes = await asyncio.gather(*calls)
+    await server.stop(0)
+    assert codes.count(grpc.StatusCode.RESOURCE_EXHAUSTED) == too_many
+    assert codes.count(grpc.StatusCode.OK) == rpc.MOST_STRANGERS_CALLS
+
+
+async def _code_of(call):
+    return await call.code()
 
 
 async def test_a_certificate_without_identity(site):

@@ -39,6 +39,9 @@ def _calls_of_strangers(declared):
 def test_what_strangers_may_call():
     """Without a certificate a machine may join and ask for health, and nothing else."""
     assert refusal_without_certificate("/fastrun.v1.EnrolmentService/Enrol") is None
+    assert refusal_without_certificate("/grpc.health.v1.Health/Check") is None
+    # It would hold one of the few calls that strangers may make at once.
+    assert refusal_without_certificate("/grpc.health.v1.Health/Watch") is not None
     assert refusal_without_certificate("/fastrun.v1.AdminService/IssueKey") == (
         "nobody may call AdminService.IssueKey here: this port is for machines that join"
     )
