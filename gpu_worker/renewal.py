@@ -85,7 +85,8 @@ def _replace(path: Path, text: str) -> None:
     if path.read_text() == text:
         return
     partial = path.with_name(f".{path.name}")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    partial.unlink(missing_ok=True)  # whatever it is, and whoever may read it
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(text)
         file.flush()

@@ -241,6 +241,7 @@ class Sessions:
         self._models_changed()
         if former is not None and former.card.model != worker.card.model:
             self.admission.review(former.card.model, now)
+            self.admission.fill(former.card.model, now)
         self.admission.fill(worker.card.model, now)
 
     def _heartbeat(self, worker: Worker, heartbeat: Heartbeat, now: float) -> None:

@@ -93,6 +93,15 @@ def test_when_the_other_worker_is_gone_those_who_wait_go_on(fleet):
     assert granted_now(fleet) == [("r2", "w1")]
 
 
+def test_when_the_other_worker_serves_another_model_those_who_wait_go_on(fleet):
+    """It has started anew with it, and nobody else of the model is left."""
+    fail(fleet, "i1")
+    ask(fleet, "r1", patience_s=60)
+    assert ask(fleet, "r2", patience_s=60) is None
+    fleet.worker("w2", "i3", model="other")
+    assert granted_now(fleet) == [("r2", "w1")]
+
+
 def test_an_attach_that_breaks_with_many_requests_opens_it(desk):
     """All are lost at once, and what the worker says of them afterwards is no success."""
     desk.workers = {"w1": desk.worker(slots=8), "w2": desk.worker("w2", "i2", slots=16)}
