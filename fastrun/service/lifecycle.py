@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Mapping
@@ -12,6 +13,8 @@ import structlog
 from fastrun.service import parent
 
 log = structlog.get_logger()
+
+OPEN_FILES = 65_536
 
 
 class Service(Protocol):
@@ -49,6 +52,7 @@ def run(
         ended: set by a service that ends without a signal, once nothing runs any more.
     """
     parent.follow(os.environ)
+    _open_many_files()
     runner = _runner()
     sys.exit(runner(_live(service, grace_s, ended or asyncio.Event())))
 
@@ -113,6 +117,14 @@ def _signals() -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
     return stopping
+
+
+def _open_many_files() -> None:
+    """Take what the system allows: each client is a file, and many systems begin with 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _runner() -> Callable[[Coroutine[Any, Any, int]], int]:

@@ -10,7 +10,7 @@ import textwrap
 import pytest
 
 PROGRAM = textwrap.dedent("""
-    import asyncio, sys
+    import asyncio, resource, sys
     from fastrun.service import lifecycle, logs
 
     class Service:
@@ -19,6 +19,8 @@ PROGRAM = textwrap.dedent("""
                 ended.set()
             if "refuse" in sys.argv:
                 raise lifecycle.StartError("the port is in use: choose another")
+            if "files" in sys.argv:
+                print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], flush=True)
             return {"grpc": 7001}
 
         async def drain(self):
@@ -31,6 +33,8 @@ PROGRAM = textwrap.dedent("""
 
     logs.configure("test")
     ended = asyncio.Event()
+    if "files" in sys.argv:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, 4096))
     lifecycle.run(Service, grace_s=60 if "long" in sys.argv else 0.2, ended=ended)
 """)
 
@@ -126,3 +130,9 @@ def test_a_dead_parent_takes_the_service_with_it(start):
     os.close(parent_write)
     process.communicate(timeout=10)
     assert process.returncode == 1
+
+
+def test_open_files(start):
+    """A service may open as many files as the system lets it."""
+    process, _, _ = start("files")
+    assert process.stdout.readline() == "4096\n"
