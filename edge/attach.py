@@ -54,7 +54,7 @@ class Leases(Protocol):
     def release(self, grant: Grant) -> None:
         """Its Start was never written."""
 
-    def lost(self, grant: Grant) -> None:
+    def lost(self, grant: Grant, *, refused: bool) -> None:
         """Its Start was written and nobody says that it ended: the way broke, or it was refused."""
 
     def ended(self, grant: Grant) -> None:
@@ -244,7 +244,7 @@ class Attach:
 
     def _doubt(self, call: Call) -> None:
         if self._calls.pop(call.stream_id, None) is not None:
-            self._leases.lost(call.grant)
+            self._leases.lost(call.grant, refused=True)
 
     def _end(self, reason: str) -> None:
         calls, self._calls, self._items = self._calls, {}, []
@@ -254,6 +254,6 @@ class Attach:
             elif self._is_closing:
                 self._leases.ended(call.grant)
             else:
-                self._leases.lost(call.grant)
+                self._leases.lost(call.grant, refused=False)
             call.sink.on_lost(was_sent=call.was_sent)
         self._on_end(reason, len(calls))

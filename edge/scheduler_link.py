@@ -123,10 +123,11 @@ class SchedulerLink:
         self._held.discard(grant.lease_id)
         self._tell(EdgeMessage(release=Release(lease_id=grant.lease_id)))
 
-    def lost(self, grant: Grant) -> None:
-        """Report that the way to the worker broke after Start was written."""
+    def lost(self, grant: Grant, *, refused: bool) -> None:
+        """Report that the way to the worker broke after Start was written, or that it refused."""
         self._held.discard(grant.lease_id)
-        self._tell(EdgeMessage(lease_lost=LeaseLost(lease_id=grant.lease_id)))
+        lost = LeaseLost(lease_id=grant.lease_id, refused=refused)
+        self._tell(EdgeMessage(lease_lost=lost))
 
     def failed(self, grant: Grant) -> None:
         """Report a fault of the worker, which has let go of the lease itself or never had it."""

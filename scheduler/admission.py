@@ -110,11 +110,19 @@ class Admission:
         else:
             self.void(lease)
 
-    def lost(self, edge: Edge, lease_id: str, now: float) -> None:
-        """Void a lease whose Attach broke after its Start was written: its worker has failed it."""
+    def lost(self, edge: Edge, lease_id: str, now: float, *, refused: bool = False) -> None:
+        """Void a lease whose Start was written and that its edge has lost.
+
+        Args:
+            edge: whose.
+            lease_id: of which.
+            now: monotonic seconds.
+            refused: by its worker; else the Attach broke, and the worker has failed it.
+        """
         if lease := self._lease_of(edge, lease_id):
             self.void(lease, started=True)
-            self.failed(lease.instance_id, lease_id, now)
+            if not refused:
+                self.failed(lease.instance_id, lease_id, now)
 
     def failed(self, instance_id: str, lease_id: str, now: float) -> None:
         """Note that a worker has failed a request by a fault of its own."""

@@ -106,7 +106,8 @@ class Sessions:
             case "cancel":
                 self.admission.cancel(edge, message.cancel.request_id, now)
             case "lease_lost":
-                self.admission.lost(edge, message.lease_lost.lease_id, now)
+                lost = message.lease_lost
+                self.admission.lost(edge, lost.lease_id, now, refused=lost.refused)
             case "worker_failed":
                 failed = message.worker_failed
                 self.admission.failed(failed.instance_id, failed.lease_id, now)

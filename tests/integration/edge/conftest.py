@@ -161,6 +161,7 @@ class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         self.releases = []
         self.is_hushed = False
         self.losts = []
+        self.lost_by_refusal = 0
         self.faults = []
         self.workers = []
         self.models = ModelList(models=[model_state()], complete=True)
@@ -190,6 +191,7 @@ class ScriptedScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
                 self.releases.append(item.release.lease_id)
             elif kind == "lease_lost":
                 self.losts.append(item.lease_lost.lease_id)
+                self.lost_by_refusal += item.lease_lost.refused
             elif kind == "worker_failed":
                 self.faults.append(item.worker_failed.instance_id)
 

@@ -53,6 +53,7 @@ async def test_a_lease_that_a_worker_disowns_is_doubted(start, body, reason, dou
         response = await stack.client.post(CHAT, json=body())
         assert response.status_code == 200
         assert len(stack.scheduler.losts) == doubted
+        assert stack.scheduler.lost_by_refusal == doubted
 
 
 async def test_refused_until_the_queue_deadline(start, body):

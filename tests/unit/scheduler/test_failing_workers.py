@@ -114,6 +114,17 @@ def test_an_attach_that_breaks_with_many_requests_opens_it(desk):
     assert {ask(desk, f"n{number}").worker_id for number in range(8)} == {"w2"}
 
 
+def test_leases_that_a_worker_refuses_are_no_failures(fleet):
+    """They are doubted, as those that were lost, and speak against nobody."""
+    for number in range(5):
+        granted = ask(fleet, f"r{number}", excluded_worker_ids=["w2"])
+        fleet.tell(fleet.link, lease_lost={"lease_id": granted.lease_id, "refused": True})
+        (void,) = fleet.workers["w1"].take("void")
+        assert void.lease_id == granted.lease_id
+        end(fleet, granted, usage=None)
+    assert fleet.failing == []
+
+
 def test_a_failure_counts_after_its_slot_is_free(fleet):
     """A worker says that all went well, and then each edge that it did not."""
     for number in range(5):
