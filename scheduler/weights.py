@@ -7,9 +7,10 @@ from dataclasses import dataclass
 class Weights:
     """How much each thing costs; `fastrun bench placement` shows what other figures would do."""
 
-    prefill: float = 2.0
+    prefill: float = 5.0
     """Each token of the prompt that is not cached. It keeps this request waiting, as backlog does,
-    and all that come after it: what is computed twice is taken from the whole fleet."""
+    and all that come after it: what is computed twice is taken from the whole fleet, and one that
+    is nearly full tips over by it."""
     backlog: float = 1.0
     """Each token of other prompts that the worker has yet to process, which go before this one:
     the unit of all the others."""
