@@ -156,7 +156,7 @@ def test_a_request_goes_where_its_beginning_is():
 
 def test_of_two_holders_the_one_with_less_to_do():
     """Half of it and nothing to do is better than all of it and long prompts before it."""
-    floor = Floor(*"abcdefgh")
+    floor = Floor(*"abcdefgh", prefill=1.0)
     floor.end(floor.grant("g", prompt(1, 2)), prompt_tokens=9, completion_tokens=1)
     floor.end(floor.grant("h", prompt(1, 2, 3, 4)), prompt_tokens=9, completion_tokens=1)
     assert floor.choose(prompt(1, 2, 3, 4)) == "h"
