@@ -27,7 +27,8 @@ STREAMS = 8
 STREAM_TOKENS = 200
 RATE = 10
 WAIT_S = 3.0
-PATIENCE_S = 30
+# One that was killed often is started again after 30 s.
+PATIENCE_S = 60
 
 
 @pytest.fixture(scope="module")
@@ -88,11 +89,19 @@ class Schedulers:
 
     def refusals(self):
         """Why workers refused requests."""
-        found = []
-        for log in self._logs.glob("worker-*.log"):
-            lines = [json.loads(line) for line in log.read_text().splitlines()]
-            found += [line["reason"] for line in lines if line["event"] == "request_refused"]
-        return found
+        return [line["reason"] for line in self._logged("worker-*.log", "request_refused")]
+
+    def resumed(self):
+        """How many generations went on elsewhere."""
+        return len(self._logged("edge-*.log", "generation_resumed"))
+
+    def _logged(self, logs, event):
+        lines = [
+            json.loads(line)
+            for log in self._logs.glob(logs)
+            for line in log.read_text().splitlines()
+        ]
+        return [line for line in lines if line["event"] == event]
 
 
 def content(answer):
@@ -106,11 +115,25 @@ def long(number):
     return {"text": text, "max_tokens": STREAM_TOKENS, "temperature": 0, "stream": True}
 
 
+async def all_run(stack):
+    """Wait until all streams do."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            workers = (await asyncio.to_thread(stack.fleet)).workers
+            if sum(len(each.heartbeat.running_lease_ids) for each in workers) >= STREAMS:
+                return
+            await asyncio.sleep(0.02)
+
+
 @asynccontextmanager
 async def under_load(stack, what):
-    """Streams that run all the while, and new requests at a rate; both must see nothing."""
+    """Streams that run all the while, and new requests at a rate; both must see nothing.
+
+    None of the streams is even resumed: what they would not notice either is another matter.
+    """
     key = stack.ready["api_key"]
     over = asyncio.Event()
+    resumed = Schedulers(stack).resumed()
     async with Callers.of(stack) as callers:
         undisturbed = await asyncio.gather(
             *(callers.ask(key, **long(number)) for number in range(STREAMS))
@@ -118,8 +141,8 @@ async def under_load(stack, what):
         streams = [
             asyncio.create_task(callers.ask(key, **long(number))) for number in range(STREAMS)
         ]
+        await all_run(stack)
         steady = asyncio.create_task(callers.asked_steadily(lambda: key, per_s=RATE, until=over))
-        await asyncio.sleep(0.5)
         try:
             yield
         finally:
@@ -133,6 +156,7 @@ async def under_load(stack, what):
     assert [each for each in (*answers, *streams) if each.status != 200 or not each.is_whole] == []
     assert [content(each) for each in streams] == [content(each) for each in undisturbed]
     assert all(content(each) for each in streams)
+    assert Schedulers(stack).resumed() == resumed
     if TIMES:
         assert waits[-1] < WAIT_S + waits[len(waits) // 2]
 
@@ -207,12 +231,12 @@ async def test_both_are_killed(stack, eventually):
     schedulers = Schedulers(stack)
     await schedulers.both()
     _, term = await schedulers.leader()
-    key = stack.ready["api_key"]
+    key, resumed = stack.ready["api_key"], schedulers.resumed()
     async with Callers.of(stack) as callers:
         streams = [
             asyncio.create_task(callers.ask(key, **long(number))) for number in range(STREAMS)
         ]
-        await asyncio.sleep(0.5)
+        await all_run(stack)
         for address in stack.ready["scheduler_addresses"]:
             os.kill(schedulers.pid(address), signal.SIGKILL)
         answers = await asyncio.gather(*(callers.ask(key) for _ in range(10)))
@@ -221,4 +245,5 @@ async def test_both_are_killed(stack, eventually):
         streams = await asyncio.gather(*streams)
     assert {each.status for each in answers} <= {200, 503}
     assert [each for each in streams if each.status != 200 or not each.is_whole] == []
+    assert schedulers.resumed() == resumed
     await settled(stack, schedulers, eventually)
