@@ -108,7 +108,8 @@ def image(tmp_path_factory):
         (info / "METADATA").write_text("\n".join(metadata) + "\n")
         (info / "RECORD").write_text("")
         (info / "INSTALLER").write_text("pip\n")
-    return python
+    yield python
+    shutil.rmtree(folder)  # hundreds of megabytes
 
 
 @pytest.fixture(scope="module")
