@@ -196,6 +196,16 @@ def test_who_waits_may_go_to_the_process_that_follows(desk):
     assert (second.request_id, second.instance_id) == ("r1", "i3")
 
 
+def test_what_was_lost_with_a_process_goes_to_another(desk):
+    """Either of two may be barred, by its own id or by its process'."""
+    desk.worker("w1", slots=9)
+    desk.worker("w2", "i2", slots=9)
+    edge = desk.edge()
+    for barred, chosen in (("i1", "w2"), ("i2", "w1"), ("w1", "w2"), ("w2", "w1")):
+        (granted,) = desk.acquire(edge, f"r-{barred}", excluded_worker_ids=[barred])
+        assert granted.worker_id == chosen
+
+
 def test_excluded_workers_are_not_waited_for(desk, reasons):
     """A request that excludes all workers is refused; others pass one that excludes the free."""
     worker, edge = desk.worker(), desk.edge()

@@ -94,7 +94,7 @@ class CheckedPlacement(Placement):
             assert worker.card.model == model
             assert worker.confirmed, "a worker was chosen whose leases are not known"
             assert worker.takes_requests
-            assert worker.worker_id not in excluded
+            assert not {worker.worker_id, worker.instance_id} & excluded
             assert worker.held < worker.slots
         return worker
 
@@ -323,7 +323,7 @@ class SimEdge:
         """A worker refused a Start: ask again at the head of the queue, or give up."""
         del self.leases[lease.lease_id]
         if then == "give up":
-            self.say(lease_lost={"lease_id": lease.lease_id})
+            self.say(lease_lost={"lease_id": lease.lease_id, "refused": True})
             return
         excluded = [lease.worker_id] if then == "elsewhere" else []
         self.again(lease, front=True, excluded=excluded)
@@ -655,7 +655,8 @@ class World(RuleBasedStateMachine):
                 del edge.leases[lease.lease_id]
                 edge.say(lease_lost={"lease_id": lease.lease_id})
                 if next(self.numbers) % 2:
-                    edge.again(lease, resume=True, excluded=[worker.worker_id])
+                    # As after a death: the next process of this worker may go on with it.
+                    edge.again(lease, resume=True, excluded=[worker.instance_id])
         edge.starting = deque(lease for lease in edge.starting if lease not in lost)
         for lease_id, lease in list(worker.running.items()):
             if lease.edge is edge:
@@ -716,7 +717,8 @@ class World(RuleBasedStateMachine):
             admission = sessions.admission
             for waiting in admission.queue.line(MODEL):
                 for worker in sessions.fleet.workers():
-                    out = worker.worker_id in waiting.excluded or not worker.confirmed
+                    ids = {worker.worker_id, worker.instance_id}
+                    out = ids & waiting.excluded or not worker.confirmed
                     barred = (
                         out or not worker.takes_requests or worker.breaker.opens_until is not None
                     )
