@@ -43,6 +43,7 @@ from fastrun.service.metrics import AdminServer
 from fastrun.service.tls import Tls
 
 BACKLOG = 1024
+ACCEPT_S = 0.05
 CUT_OFF_S = 0.2
 
 
@@ -117,8 +118,11 @@ class Edge:
     async def drain(self) -> None:
         """Take no new connections, close each after its answer, return when none is owed."""
         self._middleware.is_draining = True
+        # What has connected already would be reset, and what was just accepted be cut off unread.
+        await asyncio.sleep(ACCEPT_S)
         if self._site is not None:
             await self._site.stop()
+        await asyncio.sleep(ACCEPT_S)
         await self._middleware.idle()
         await self._metering.idle()
 

@@ -106,6 +106,28 @@ async def test_every_accepted_request_is_recorded_once(up, machine):
     )
 
 
+async def test_ended_while_clients_connect(up, machine):
+    """Who has connected to an edge that was told to end gets an answer, accepted or not."""
+    edges = [pid for pid, line in machine.processes().items() if "-m edge" in line]
+    port = int(up.base_url.split("/")[2].rpartition(":")[2])
+    head = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    for edge in edges:
+        os.kill(edge, signal.SIGSTOP)
+    try:
+        clients = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
+        for _, writer in clients:
+            writer.write(head)
+    finally:
+        for edge in edges:
+            os.kill(edge, signal.SIGTERM)
+            os.kill(edge, signal.SIGCONT)
+    async with asyncio.timeout(30):
+        heads = [await reader.readuntil(b"\r\n\r\n") for reader, _ in clients]
+    assert [each.split(b"\r\n")[0] for each in heads] == [b"HTTP/1.1 200 OK"] * len(clients)
+    for _, writer in clients:
+        writer.close()
+
+
 async def test_killed_with_its_worker(up, machine, eventually):
     """What nobody is left to tell is recorded as lost: without counts, for none are guessed."""
     books, client = Books(up), Client(up)
