@@ -264,6 +264,7 @@ async def test_streams_wait_for_the_only_worker_to_come_back(lone, machine, even
         again = await ask_all(client, bodies("scripted")[:8])
         await asyncio.gather(*(task for _, task in again))
         assert [answer.text for answer in killed] == [answer.text for answer, _ in again]
+    assert _resumed(lone) == len(killed)
     assert await asyncio.to_thread(eventually, lambda: lone.slots_in_use() == 0)
 
 
@@ -284,6 +285,7 @@ async def test_streams_leave_a_frozen_worker(machine, eventually):
                 await asyncio.gather(*(task for _, task in begun))
             finally:
                 os.kill(frozen, signal.SIGCONT)
+            assert _resumed(up), "the frozen one had none"
             answers = [answer for answer, _ in begun]
             print("longest pause", round(max(each.longest_pause_s for each in answers), 2), "s")
             assert [answer.outcome() for answer in answers] == ["whole"] * STREAMS
