@@ -223,6 +223,13 @@ class Killer:
             for hit in self.hits
         )
 
+    def was_hit(self, began_at: float, ended_at: float) -> bool:
+        """Tell whether anything was done to an edge or a worker in between."""
+        return any(
+            hit.service != "scheduler" and hit.at <= ended_at and hit.until >= began_at - DEATH_S
+            for hit in self.hits
+        )
+
     async def _hit(self, service: str, number: signal.Signals) -> None:
         pid = await self._victim(service)
         with suppress(ProcessLookupError):
@@ -298,13 +305,13 @@ class Watch:
             longest = max(longest, at - since if since else 0.0)
         return longest
 
-    def grown_mib(self) -> dict[tuple[int, str], int]:
-        """By how much each process has grown since it had started, if it was seen for long."""
-        return {
-            process: samples[-1] - samples[20]
-            for process, samples in self.memory.items()
-            if len(samples) > 30
-        }
+    def most_grown_mib(self) -> dict[str, int]:
+        """By how much, of each service, a process has grown at most since its first ten seconds."""
+        most: dict[str, int] = {}
+        for (_, service), samples in self.memory.items():
+            if len(samples) > 30:
+                most[service] = max(most.get(service, -(1 << 20)), samples[-1] - samples[20])
+        return most
 
     def _take(self, view: WatchFleetResponse) -> None:
         self.views += 1
