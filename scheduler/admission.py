@@ -329,6 +329,8 @@ class Admission:
             self.queue.of_request(part.edge_id, part.request_id)
             or any(map(self._counts, self.leases.of_request(part.request_id)))
         )
+        # What ran before has been served in part, also if no worker goes on with it.
+        over = over and not (isinstance(part, Waiting) and part.resume)
         self.limits.left(part.request_id, now, over=over, last=last)
 
     def _counts(self, lease: Lease) -> bool:

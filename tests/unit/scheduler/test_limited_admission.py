@@ -126,6 +126,28 @@ def test_resumed(desk, ask):
     assert (figures.remaining_tokens, figures.limit_tokens) == (50, 100)
 
 
+@pytest.mark.parametrize("end", ["its client leaves", "nobody can take it", "its time is over"])
+def test_what_ran_is_not_given_back(desk, ask, end):
+    """A request that lost its worker and gets no other one has been served in part."""
+    desk.worker()
+    desk.worker("w2", "i2")
+    edge = desk.edge()
+    ask(edge, "busy", limits={}, excluded_worker_ids=["w1"])
+    limits = {"requests_per_minute": 2}
+    (granted,) = ask(edge, "r1", limits=limits)
+    desk.worker("w1", "i3", slots=0)
+    desk.tell(edge, lease_lost={"lease_id": granted.lease_id})
+    barred = ["w1"] if end != "nobody can take it" else ["w1", "w2"]
+    ask(edge, "r1", limits=limits, resume=True, front=True, excluded_worker_ids=barred)
+    if end == "its client leaves":
+        desk.tell(edge, cancel={"request_id": "r1"})
+    elif end == "its time is over":
+        desk.pass_time(11)
+    assert not len(desk.queue)
+    figures = desk.sessions.admission.limits.figures("acc", "key", desk.now)
+    assert figures.remaining_requests == 0
+
+
 def test_resumed_after_a_change_of_leader(desk, ask):
     """A new scheduler that knows nothing of it lets it pass as well."""
     desk.worker()
