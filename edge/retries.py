@@ -112,6 +112,8 @@ class Retries:
             self._may_come_back = True
             return self._pause_s()
         if reason in REFUSALS:
+            # A worker that stops may come back as a new process, as after MOVED.
+            self._may_come_back |= reason == ErrorReason.ERROR_REASON_DRAINING
             return self._wait(held_s, _too_late())
         self._may_come_back = failure.died
         # A worker that died may come back as a new process; one that lives would fail it again.

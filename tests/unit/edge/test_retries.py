@@ -6,6 +6,7 @@ from edge.retries import AttemptError, Retries
 from fastrun.service.errors import ServiceError
 from fastrun.v1.error_pb2 import ErrorReason
 
+DRAINING = ErrorReason.ERROR_REASON_DRAINING
 FAILED = ErrorReason.ERROR_REASON_ENGINE_FAILED
 MOVED = ErrorReason.ERROR_REASON_MOVED
 NO_SLOT = ErrorReason.ERROR_REASON_NO_SLOT
@@ -142,6 +143,8 @@ def test_nobody_else_is_there(retries):
         ({"ran": True}, UNAVAILABLE, True),
         ({}, UNAVAILABLE, False),
         ({"reason": NO_SLOT}, NO_WORKER, False),
+        ({"reason": DRAINING, "ran": True}, NO_WORKER, True),
+        ({"reason": DRAINING}, NO_WORKER, False),
         ({"died": True}, ErrorReason.ERROR_REASON_QUEUE_TIMEOUT, False),
     ],
 )
