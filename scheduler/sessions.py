@@ -398,8 +398,9 @@ class Sessions:
                 self.admission.withdraw(edge.edge_id, now)
         else:
             self.admission = self._new_admission()
-        if not self.admission.refusals.complete:
-            self._settles_at = now + self._warm_up_s
+        # Also of who led before: it may have been frozen, and has not heard of anybody since.
+        self.admission.refusals.complete = False
+        self._settles_at = now + self._warm_up_s
         self._models = self.models()
         for edge_link, edge in self._edge_links.items():
             self._welcome_edge(edge_link, edge)

@@ -121,6 +121,23 @@ def test_a_missing_model_may_yet_come_after_a_takeover(new_desk, reasons):
     assert [each.error.reason for each in edge.take("rejected")] == [reasons["unknown_model"]]
 
 
+def test_a_missing_model_may_yet_come_after_a_new_term_of_who_leads(new_desk, reasons):
+    """One that was frozen and takes the row again counts on nobody it has not heard since."""
+    desk = new_desk(warm_up_s=2.0, **LEASED)
+    desk.sessions.took_row(1, desk.now)
+    edge = desk.edge()
+    desk.pass_time(60)
+    assert edge.take("models")[-1].complete
+    desk.sessions.took_row(2, desk.now)
+    assert not edge.take("models")[-1].complete
+    desk.tell(edge, hello={"edge_id": "e1", "term": 2})
+    assert desk.acquire(edge, "r1")[0].position == 1
+    desk.pass_time(1.9)
+    assert edge.take("rejected") == []
+    desk.pass_time(0.2)
+    assert [each.error.reason for each in edge.take("rejected")] == [reasons["unknown_model"]]
+
+
 def test_stepping_down_forgets_what_waits_and_what_is_held(leader):
     """Everybody is told; what it granted is another one's to count, and it grants no more."""
     worker, edge = leader.worker(), leader.edge()
