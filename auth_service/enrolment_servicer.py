@@ -58,6 +58,14 @@ class Terms:
         """
         return await asyncio.to_thread(self._read)
 
+    async def certificate(self) -> x509.Certificate:
+        """That of the CA, without a look at its key; as its file is now.
+
+        Raises:
+            StateError: it cannot be used.
+        """
+        return await asyncio.to_thread(self._read_certificate)
+
     async def check(self) -> None:
         """Make sure at the start that machines can join.
 
@@ -82,6 +90,14 @@ class Terms:
             raise StateError(
                 f"{self.ca_key} and the first of {self.ca} are no CA: {error}"
             ) from error
+
+    def _read_certificate(self) -> x509.Certificate:
+        try:
+            return x509.load_pem_x509_certificates(self.ca.read_bytes())[0]
+        except OSError as error:
+            raise StateError(f"cannot read {error.filename}: {error.strerror}") from error
+        except (ValueError, IndexError) as error:
+            raise StateError(f"{self.ca} holds no certificate: {error}") from error
 
 
 class Enrolment:
@@ -150,8 +166,8 @@ class EnrolmentServicer(auth_pb2_grpc.EnrolmentServiceServicer):
     ) -> auth_pb2.GetAuthorityResponse:
         """See auth.proto."""
         del request, context
-        authority = await told(self._enrolment.terms.authority())
-        pem = authority.cert.public_bytes(Encoding.PEM)
+        cert = await told(self._enrolment.terms.certificate())
+        pem = cert.public_bytes(Encoding.PEM)
         return auth_pb2.GetAuthorityResponse(ca_pem=pem.decode())
 
     async def Enrol(  # noqa: N802 - gRPC's name

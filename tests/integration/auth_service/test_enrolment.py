@@ -434,6 +434,16 @@ async def test_nothing_else_is_open_without_a_certificate(head):
         assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
+async def test_strangers_hear_of_the_ca_without_its_key(head):
+    """What they are told is public, so nothing secret is read for it."""
+    ca = (head.certs / "operator" / "ca.pem").read_bytes()
+    (head.certs / "ca" / "key.pem").unlink()
+    async with rpc.channel(head.address, Role.AUTH, Trust(ca)) as channel:
+        enrolment = auth_pb2_grpc.EnrolmentServiceStub(channel)
+        answer = await enrolment.GetAuthority(auth_pb2.GetAuthorityRequest())
+        assert answer.ca_pem.encode() == ca
+
+
 async def test_nobody_joins_where_it_is_not_set(certs, database, tmp_path):
     """Without its two settings there is no port, no token and no renewal."""
     head = Head(certs, tmp_path / "home")
