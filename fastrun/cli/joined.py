@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,6 +21,7 @@ from fastrun.service.authority import fingerprint, identity_of
 _FILE = "worker.json"
 _PENDING = "joining.pem"
 _LOCK = "lock"
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class Joined(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,10 +76,15 @@ class WorkerFolder:
         """Take it for as long as this process lives, also as another program after exec.
 
         Raises:
-            CommandError: another process has it, or it cannot be made.
+            CommandError: another process has it, others may write to it, or it cannot be made.
         """
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self.path.stat().st_mode & _OTHERS_WRITE:
+                raise CommandError(
+                    f"others may write to {self.path}: run chmod go-w on it, or choose another "
+                    "folder with --data"
+                )
             descriptor = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
             os.set_inheritable(descriptor, True)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
