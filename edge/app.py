@@ -43,7 +43,8 @@ from fastrun.service.metrics import AdminServer
 from fastrun.service.tls import Tls
 
 BACKLOG = 1024
-ACCEPT_S = 0.05
+LOOKS = 5
+BETWEEN_LOOKS_S = 0.01
 CUT_OFF_S = 0.2
 
 
@@ -119,10 +120,10 @@ class Edge:
         """Take no new connections, close each after its answer, return when none is owed."""
         self._middleware.is_draining = True
         # What has connected already would be reset, and what was just accepted be cut off unread.
-        await asyncio.sleep(ACCEPT_S)
+        await _look_around()
         if self._site is not None:
             await self._site.stop()
-        await asyncio.sleep(ACCEPT_S)
+        await _look_around()
         await self._middleware.idle()
         await self._metering.idle()
 
@@ -194,6 +195,12 @@ class Edge:
         if self._keys.is_useless:
             return f"the auth service at {self._config.auth_address} cannot say which keys are good"
         return self._spool.problem
+
+
+async def _look_around() -> None:
+    """Take what has come; several times, since one that was frozen wakes up when time is over."""
+    for _ in range(LOOKS):
+        await asyncio.sleep(BETWEEN_LOOKS_S)
 
 
 def _page(endpoint: Endpoint) -> dict[str, Endpoint]:
