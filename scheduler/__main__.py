@@ -88,12 +88,12 @@ class Scheduler:
         return {"grpc": grpc_port, "admin": admin_port}
 
     async def drain(self) -> None:
-        """Tell health checks, and let another one lead; nothing runs here that had to end first."""
+        """Tell health checks; nothing runs here that had to end first."""
         self._not_ready = "stopping"
         await self._server.not_serving()
 
     async def stop(self) -> None:
-        """Close everything."""
+        """Let another one lead, and close everything."""
         if self._observing is not None:
             self._observing.cancel()
         self._servicer.close()

@@ -73,10 +73,11 @@ class Election:
             return
         self._running.cancel()
         await asyncio.gather(self._running, return_exceptions=True)
-        if self._sessions.leader.leads:
-            try:
-                await self._store.release()
-            except StoreUnavailableError as error:
+        try:
+            # Also while standing by: what was under way may have taken the row.
+            await self._store.release()
+        except StoreUnavailableError as error:
+            if self._sessions.leader.leads:
                 log.warning("row_not_released", reason=str(error))
         self._store.close()
 

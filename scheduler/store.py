@@ -91,9 +91,14 @@ class Store:
     async def release(self) -> None:
         """Let another scheduler take the row at once, if it is ours.
 
+        What was asked before and is still under way is over first, also if nobody waits for it any
+        more: it could renew the row after this, or take it.
+
         Raises:
             StoreUnavailableError: perhaps it has to wait.
         """
+        if self._running:
+            await asyncio.wait(self._running, timeout=self._deadline_s)
         sql = self.sql["release_leadership"]
         await self._within(lambda kept: kept.execute(sql, self._holder))
 
@@ -149,7 +154,11 @@ class Store:
         task = asyncio.ensure_future(whole())
         self._running.add(task)  # the loop alone would not keep it
         task.add_done_callback(self._forget_task)
-        await asyncio.wait({task}, timeout=self._deadline_s)
+        try:
+            await asyncio.wait({task}, timeout=self._deadline_s)
+        except asyncio.CancelledError:
+            task.add_done_callback(_end_late)
+            raise
         if not task.done():
             if connection is not None:
                 connection.terminate()

@@ -88,6 +88,30 @@ async def test_a_row_that_was_given_up_is_taken_at_once(stores):
     assert (row.term, row.ours) == (2, True)
 
 
+async def test_what_was_asked_before_does_not_take_back_a_row_that_was_given_up(stores, database):
+    """A renewal that is still under way is over before the row is given up."""
+    first, second = stores
+    await hold(first)
+    other = await asyncpg.connect(database)
+    blocked = other.transaction()
+    await blocked.start()
+    await other.execute("lock table known_models in access exclusive mode")
+    renewing = asyncio.create_task(hold(first, 1, 1))
+    async with asyncio.timeout(LIMIT_S):
+        while not await other.fetchval("select exists (select from pg_locks where not granted)"):
+            await asyncio.sleep(0.01)
+    renewing.cancel()
+    await asyncio.gather(renewing, return_exceptions=True)
+    releasing = asyncio.create_task(first.release())
+    # Nothing but the renewal keeps it: without that it ends in a moment.
+    await asyncio.wait({releasing}, timeout=0.3)
+    await blocked.rollback()
+    await releasing
+    await other.close()
+    row = await hold(second, may_take=False)
+    assert (row.ours, row.term) == (True, 2)
+
+
 async def test_a_row_that_has_ended_is_left_to_its_holder_for_a_while(stores, database):
     """By one that could not ask just before: neither could its holder."""
     first, second = stores
