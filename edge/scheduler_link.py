@@ -200,16 +200,19 @@ class SchedulerLink:
         waiting = self._waiting.get(rejected.request_id, {})
         error = ServiceError.of(rejected.error)
         out_of_time = rejected.error.reason == ErrorReason.ERROR_REASON_QUEUE_TIMEOUT
+        begun: dict[Turn, None] = {}  # each is asked once for all that it waits for
         for generation in list(rejected.generations or waiting):
             turn = waiting.get(generation)
             if turn is None:
                 continue
             if out_of_time and turn.has_begun:
-                self._send(turn)
-                return
+                begun[turn] = None
+                continue
             if rejected.HasField("rate_limit"):
                 turn.rate_limit = rejected.rate_limit
             self._fail(turn, generation, error)
+        for turn in begun:
+            self._send(turn)
 
     def _leader(self) -> SchedulerSession | None:
         for session in self._sessions:

@@ -95,6 +95,25 @@ async def test_one_slot_at_a_time(start, body, until):
         assert scheduler.cancels == []
 
 
+async def test_one_that_waits_on_leaves_no_other_waiting(start, body, until):
+    """What a refusal says of one that is tried again counts, also if another one asks anew."""
+    async with start(queue_timeout_s=60) as stack:
+        scheduler = stack.scheduler
+        scheduler.on_acquire = lambda acquire: (
+            scheduler.grant_one(acquire, 0, stack.worker) if len(scheduler.acquires) == 1 else None
+        )
+        stack.worker.script = lambda run: run.fail(ErrorReason.ERROR_REASON_ENGINE_FAILED)
+        asking = asyncio.create_task(stack.client.post(CHAT, json=body(n=2)))
+        await until(lambda: len(scheduler.acquires) == 2)
+        refused = scheduler.acquires[1]
+        assert list(refused.generations) == [0]
+        refused.generations[:] = [1, 0]
+        scheduler.reject(refused, ErrorReason.ERROR_REASON_QUEUE_TIMEOUT)
+        await until(asking.done)
+        assert (await asking).status_code == 429
+        assert [list(each.generations) for each in scheduler.acquires[2:]] == [[1]]
+
+
 async def test_one_is_tried_again(start, body):
     """A generation that fails is tried elsewhere by itself, ahead of the queue."""
     async with start(workers=2) as stack:
