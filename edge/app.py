@@ -112,8 +112,9 @@ class Edge:
         self._site = web.TCPSite(
             self._runner, host, port, backlog=BACKLOG, reuse_port=self._config.reuse_port or None
         )
-        await self._site.start()
+        # Clients last: what else cannot start then costs none of them an answer.
         admin_port = self._admin.start(*host_and_port(self._config.admin_listen))
+        await self._site.start()
         return {"http": self._site.port, "admin": admin_port}
 
     async def drain(self) -> None:

@@ -5,11 +5,15 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 
 import httpx
+import pytest
 import yaml
 
+from edge.app import Edge
+from edge.config import Config
 from edge.turns import Grant
 
 CHAT = "/v1/chat/completions"
@@ -54,6 +58,28 @@ async def test_metrics(start, body):
         assert 'fastrun_edge_requests_total{endpoint="chat",status="200"} 1.0' in page
         assert 'fastrun_edge_tokens_total{kind="completion"} 4.0' in page
         assert "acc_1" not in page
+
+
+async def test_admin_port_in_use(tmp_path):
+    """An edge that cannot start has not listened to clients, who would have lost their answers."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        config = Config(
+            listen=f"127.0.0.1:{port}",
+            admin_listen=f"127.0.0.1:{taken.getsockname()[1]}",
+            auth_address="127.0.0.1:1",
+            scheduler_addresses=["127.0.0.1:1"],
+            spool=str(tmp_path),
+        )
+        edge = Edge(config)
+        try:
+            with pytest.raises(OSError, match="in use"):
+                await edge.start()
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection("127.0.0.1", port)
+        finally:
+            await edge.stop()
 
 
 async def test_drain(start, body, until):
