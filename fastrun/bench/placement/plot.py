@@ -33,7 +33,6 @@ def draw(reports: Sequence[Report], path: Path) -> None:
     for (source, workers), line in zip(rows, panels, strict=True):
         for load, panel in zip(loads, line, strict=True):
             panel.set_title(f"{source}, {workers} workers, load {load:g}", fontsize=8)
-            panel.set_xscale("log")
             panel.tick_params(labelsize=7, which="both")
             panel.grid(visible=True, linewidth=0.3)
             for each in reports:
@@ -46,8 +45,10 @@ def draw(reports: Sequence[Report], path: Path) -> None:
                         color=f"C{number}",
                         label=each.policy,
                     )
+            panel.set_xlim(left=0)
+            panel.set_ylim(bottom=0)
     figure.supxlabel("time to the first token, p99, seconds", fontsize=8)
     figure.supylabel("cache hit rate", fontsize=8)
     handles, labels = panels[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right upper", fontsize=8)
-    figure.savefig(path, format="png", dpi=90)
+    figure.savefig(path, format="png", dpi=80)
