@@ -195,6 +195,7 @@ class Killer:
         self._chance = chance
         self._first_seen: dict[int, float] = {}
         self._frozen: dict[int, asyncio.TimerHandle] = {}
+        self._ended: set[int] = set()
         self.hits: list[Hit] = []
 
     async def work(self, kills: int, within_s: float, *, longest_freeze_s: float) -> None:
@@ -232,6 +233,9 @@ class Killer:
 
     async def _hit(self, service: str, number: signal.Signals) -> None:
         pid = await self._victim(service)
+        if pid in self._ended:  # a second SIGTERM ends at once, whatever runs
+            number = signal.SIGKILL
+        self._ended.add(pid)
         with suppress(ProcessLookupError):
             os.kill(pid, number)
             now = time.monotonic()
