@@ -16,6 +16,7 @@ from gpu_worker.engine.protocol import EngineError, Finish, TokenLogprobs
 UNKNOWN_LOGPROB = -9999.0
 
 _FINISHES = {"stop": Finish.STOP, "length": Finish.LENGTH}
+_REASONS = (None, "not_finished", "cancelled", *_FINISHES)
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -49,7 +50,7 @@ class Cursor:
             EngineError: it ended in a way that is no answer.
         """
         reason = output.finish_reason
-        if reason not in (None, "not_finished", "cancelled", *_FINISHES):
+        if reason not in _REASONS:
             raise EngineError(f"the engine ended this request early ({str(reason)[:40]})")
         # May be shorter than before: a stop token that was told is cut off again.
         new = list(output.token_ids[self.told :])
