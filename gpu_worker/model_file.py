@@ -143,6 +143,13 @@ class ModelFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         )
 
 
+def named_by(argument: str) -> Path | None:
+    """Return the model file that an argument names; None if it is NAME=PATH or anything else."""
+    if "=" in argument or not argument.endswith(SUFFIX):
+        return None
+    return Path(argument).expanduser().absolute()
+
+
 def read(path: Path) -> ModelFile:
     """Read a model file; the paths in it are made absolute.
 

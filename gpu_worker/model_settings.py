@@ -7,7 +7,7 @@ import msgspec
 
 from gpu_worker.checkpoint import CheckpointError, choose, describe
 from gpu_worker.config import Config
-from gpu_worker.model_file import SUFFIX, ModelFile, ModelFileError, read
+from gpu_worker.model_file import ModelFile, ModelFileError, named_by, read
 from gpu_worker.model_store import ModelStore, Presence
 
 
@@ -37,8 +37,8 @@ def with_model(config: Config, store: ModelStore, *, is_set: Callable[[str], boo
 def _path(model: str, store: ModelStore) -> Path | None:
     if not model or "=" in model:
         return None
-    if model.endswith(SUFFIX):
-        return Path(model).expanduser().absolute()
+    if path := named_by(model):
+        return path
     found = store.find(model)
     return found.path if found else None
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from gpu_worker.engine.cpu.errors import ModelError
-from gpu_worker.model_file import SUFFIX, Dialect, ModelFileError, PublicFacts, read
+from gpu_worker.model_file import SUFFIX, Dialect, ModelFileError, PublicFacts, named_by, read
 from gpu_worker.model_store import ModelStore, store_of
 
 NO_MODEL = "no model found: run fastrun model pull, or pass --model NAME=PATH"
@@ -48,8 +48,8 @@ def model_source(argument: str | None, store: ModelStore | None = None) -> Model
     """
     if argument is None or argument == DEFAULT_NAME:
         return default_source()
-    if argument.endswith(SUFFIX) and "=" not in argument:
-        return _from_file(Path(argument).expanduser().absolute(), store or store_of(""))
+    if path := named_by(argument):
+        return _from_file(path, store or store_of(""))
     name, equals, text = argument.partition("=")
     if not (name and equals and text):
         raise ModelError(

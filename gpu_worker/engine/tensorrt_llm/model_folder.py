@@ -9,7 +9,7 @@ import msgspec
 from gpu_worker.engine.cpu.errors import ModelError
 from gpu_worker.engine.cpu.model_facts import ModelFacts, companion_facts, read_json
 from gpu_worker.engine.tensorrt_llm.errors import StartupError
-from gpu_worker.model_file import SUFFIX, Dialect, ModelFileError, PublicFacts, read
+from gpu_worker.model_file import Dialect, ModelFileError, PublicFacts, named_by, read
 from gpu_worker.model_store import ModelStore, store_of
 
 NO_MODEL = (
@@ -45,10 +45,10 @@ def find(argument: str, store: ModelStore | None = None) -> ModelFolder:
         StartupError: there is none, or it lacks something.
     """
     dialect, public = Dialect(), PublicFacts()
-    name, equals, text = argument.partition("=")
-    if argument.endswith(SUFFIX) and not equals:
+    name, _, text = argument.partition("=")
+    if path := named_by(argument):
         try:
-            file = read(Path(argument).expanduser().absolute())
+            file = read(path)
         except ModelFileError as error:
             raise StartupError(str(error)) from error
         name, text = file.id, str((store or store_of("")).weights(file))

@@ -122,3 +122,9 @@ def test_what_is_published(tmp_path):
     assert model_file.read(written(tmp_path, text)).facts == PublicFacts(
         name="M", hugging_face_id="p/q", quantization="int4", created=129_600
     )
+
+
+def test_an_argument_names_a_model_file_by_its_ending(tmp_path):
+    """NAME=PATH does not, whatever the path ends with, and neither does an id."""
+    assert model_file.named_by(str(tmp_path / "a/../m.toml")) == tmp_path / "a/../m.toml"
+    assert [model_file.named_by(each) for each in ("name=m.toml", "owner/name", "")] == [None] * 3
