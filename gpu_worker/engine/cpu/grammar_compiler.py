@@ -74,7 +74,7 @@ class GrammarCompiler:
         if ready is not None:
             return ready
         lane = self._slow if known.is_slow else self._quick
-        async with _bounded_wait():
+        async with bounded_wait():
             return await _run(lane, lambda: self._compile(known.text, is_slow=known.is_slow))
 
     def close(self) -> None:
@@ -86,7 +86,7 @@ class GrammarCompiler:
     async def _find_out(self, grammar: Grammar) -> Known:
         known = self._known.get(grammar)
         if known is None:
-            async with _bounded_wait():
+            async with bounded_wait():
                 known = await _run(self._quick, lambda: self._try(grammar, is_slow=False))
                 if known is None:
                     known = await _run(self._slow, lambda: self._try(grammar, is_slow=True))
@@ -142,7 +142,12 @@ async def _run(lane: ThreadPoolExecutor, job: Callable[[], _Result]) -> _Result:
 
 
 @asynccontextmanager
-async def _bounded_wait() -> AsyncIterator[None]:
+async def bounded_wait() -> AsyncIterator[None]:
+    """Give up on what a grammar needs after ``WAIT_S``.
+
+    Raises:
+        EngineError: the grammars of others took the time.
+    """
     try:
         async with asyncio.timeout(WAIT_S):
             yield

@@ -19,7 +19,7 @@ from gpu_worker.engine.cpu.grammar_compiler import (
     QUICK_S,
     SLOW_S,
     TOO_COSTLY,
-    WAIT_S,
+    bounded_wait,
     deep_threads,
 )
 from gpu_worker.engine.cpu.lark import lark, reason
@@ -27,7 +27,6 @@ from gpu_worker.engine.cpu.trial import Trial
 from gpu_worker.engine.cpu.vocabulary import LibraryVocabulary
 from gpu_worker.engine.grammar import Choice, Grammar, GrammarError, Json, Repeat, Sequence
 from gpu_worker.engine.json_schema.canonical import canonical
-from gpu_worker.engine.protocol import EngineError
 
 # Which of the library's guides and backends: its other one ignores keywords of JSON Schemas.
 BACKEND = "llguidance"
@@ -125,11 +124,8 @@ class Guides:
         return _Known(text, problem)
 
     async def _in(self, threads: ThreadPoolExecutor, job: Callable[[], _Result]) -> _Result:
-        try:
-            async with asyncio.timeout(WAIT_S):
-                return await asyncio.get_running_loop().run_in_executor(threads, job)
-        except TimeoutError as error:
-            raise EngineError("this worker is too busy to compile a grammar now") from error
+        async with bounded_wait():
+            return await asyncio.get_running_loop().run_in_executor(threads, job)
 
     # What follows runs in the threads.
 
