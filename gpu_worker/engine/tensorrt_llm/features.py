@@ -9,7 +9,6 @@ from collections.abc import Collection
 import msgspec
 
 OLDEST = "1.2.1"
-TARGET = "1.3.0rc29"
 
 # Its documentation lists penalties from this version on; older samplers ignore them.
 PENALTIES_SINCE = "1.3.0rc24"

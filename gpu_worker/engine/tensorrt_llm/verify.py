@@ -21,7 +21,8 @@ def verify(say: Callable[[str], None]) -> bool:
     os.environ.update(NO_TELEMETRY)
     try:
         version = str(importlib.import_module("tensorrt_llm").__version__)
-        found = contract.differences(contract.read(), version)
+        wanted = contract.read()
+        found = contract.differences(wanted, version)
     except ImportError as error:
         say(f"TensorRT-LLM cannot be imported: {error}")
         return False
@@ -30,8 +31,8 @@ def verify(say: Callable[[str], None]) -> bool:
         return False
     for difference in found:
         say(str(difference))
-    target = contract.read()["target"]
     if not found:
+        target = wanted["target"]
         say(f"TensorRT-LLM {version} has all that the worker relies on (written for {target})")
         _say_what_it_lacks(version, say)
     return not found

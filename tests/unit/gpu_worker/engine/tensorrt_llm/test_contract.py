@@ -9,8 +9,9 @@ from standin_engine import installed
 
 from gpu_worker.engine.tensorrt_llm import contract, library
 from gpu_worker.engine.tensorrt_llm.errors import StartupError
-from gpu_worker.engine.tensorrt_llm.features import TARGET
 from gpu_worker.engine.tensorrt_llm.verify import verify
+
+TARGET = contract.read()["target"]
 
 
 def told():

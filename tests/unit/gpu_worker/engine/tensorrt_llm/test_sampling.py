@@ -6,10 +6,11 @@ import msgspec
 import pytest
 
 from gpu_worker.engine.protocol import SamplingParams, UnsupportedError
-from gpu_worker.engine.tensorrt_llm.features import TARGET, of_version
+from gpu_worker.engine.tensorrt_llm import contract
+from gpu_worker.engine.tensorrt_llm.features import of_version
 from gpu_worker.engine.tensorrt_llm.sampling import check, keywords
 
-NEW = of_version(TARGET, ["prompt_ignore_length"])
+NEW = of_version(contract.read()["target"], ["prompt_ignore_length"])
 OLD = of_version("1.2.1", [])
 HALF = msgspec.structs.replace(NEW, prompt_ignored=False)
 
