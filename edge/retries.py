@@ -68,16 +68,12 @@ class Retries:
         """Ids of workers that failed it, and of instances that are gone."""
         self.resumes = False
         """It ran, and goes ahead of all that has not."""
-        self.attempts = 0
+        self.front = False
+        """It had its turn already, and goes to the head of the queue."""
         self._failures = 0
         self._deaths = 0
         self._pauses = 0
         self._may_come_back = False
-
-    @property
-    def front(self) -> bool:
-        """Whether it had its turn already, and so goes to the head of the queue."""
-        return self.attempts > 0
 
     @property
     def timeout_s(self) -> float:
@@ -101,7 +97,7 @@ class Retries:
         Raises:
             ServiceError: there is no next try; this is what the client gets.
         """
-        self.attempts += 1
+        self.front = True
         if failure.ran or failure.died:
             self.resumes = True
             self.waited_s = held_s = 0.0
