@@ -13,6 +13,7 @@ import heapq
 import itertools
 import math
 from collections import OrderedDict
+from collections.abc import Container
 from dataclasses import dataclass
 
 import msgspec
@@ -88,20 +89,6 @@ class Cache:
         self.tokens = 0.0
         self.bound_tokens = math.inf
 
-    def depth(self, hashes: tuple[int, ...]) -> int:
-        """Return how many blocks of a prompt it holds, from the beginning."""
-        blocks = self.blocks
-        if not hashes or hashes[0] not in blocks:
-            return 0
-        low, high = 1, len(hashes)
-        while low < high:
-            middle = (low + high + 1) // 2
-            if hashes[middle - 1] in blocks:
-                low = middle
-            else:
-                high = middle - 1
-        return low
-
 
 Holders = dict[int, tuple[Cache, ...]]
 
@@ -141,7 +128,7 @@ class PrefixIndex:
         hashes, cache = prompt.hashes, self._caches.get(instance_id)
         if cache is None or not hashes or hashes[0] not in cache.blocks:
             return 0
-        return prompt.ends[cache.depth(hashes) - 1]
+        return prompt.ends[_depth(hashes, cache.blocks) - 1]
 
     def holders(self, model: str, prompt: Prompt, *, most: int, random: float) -> list[str]:
         """Return worker processes that hold a beginning of a prompt, the longest ones first.
@@ -152,29 +139,20 @@ class PrefixIndex:
             most: how many at most.
             random: in [0, 1): where among equals to begin.
         """
-        table = self._holders.get(model)
-        hashes = prompt.hashes
-        if not table or not hashes or hashes[0] not in table:
-            return []
-        low, high = 1, len(hashes)
-        while low < high:
-            middle = (low + high + 1) // 2
-            if hashes[middle - 1] in table:
-                low = middle
-            else:
-                high = middle - 1
+        table = self._holders.get(model, {})
+        depth = _depth(prompt.hashes, table)
         found: dict[str, None] = {}
         seen: tuple[Cache, ...] = ()
         # Others may hold less of it and have less to do.
-        while low and len(found) < most:
-            caches = table[hashes[low - 1]]
+        while depth and len(found) < most:
+            caches = table[prompt.hashes[depth - 1]]
             if len(caches) > len(seen):
                 seen = caches
                 first = int(random * len(caches))
                 for cache in (*caches[first : first + most], *caches[: min(first, most)]):
                     if len(found) < most:
                         found[cache.instance_id] = None
-            low //= 2
+            depth //= 2
         return list(found)
 
     def place(self, instance_id: str, model: str, prompt: Prompt) -> Promise | None:
@@ -186,7 +164,7 @@ class PrefixIndex:
         if not prompt.hashes:
             return None
         cache = self._cache(instance_id, model)
-        depth = cache.depth(prompt.hashes)
+        depth = _depth(prompt.hashes, cache.blocks)
         computed = depth > 0 and cache.blocks[prompt.hashes[depth - 1]].computed
         stamp, size = next(self._stamps), prompt.ends[-1] / len(prompt.ends)
         marks = (_Mark(stamp, size, computed), _Mark(stamp, size, computed=False))
@@ -327,3 +305,17 @@ class PrefixIndex:
             del holders[block]
         else:
             holders[block] = others[0].alone if len(others) == 1 else others
+
+
+def _depth(hashes: tuple[int, ...], blocks: Container[int]) -> int:
+    """Return how many blocks of a prompt are there, from its beginning."""
+    if not hashes or hashes[0] not in blocks:
+        return 0
+    low, high = 1, len(hashes)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if hashes[middle - 1] in blocks:
+            low = middle
+        else:
+            high = middle - 1
+    return low

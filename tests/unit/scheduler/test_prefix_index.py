@@ -201,5 +201,5 @@ def test_whatever_happens_the_books_agree(events):
             assert cache.tokens <= cache.bound_tokens
             assert all(cache in table[block] for block in cache.blocks)
             whole = tuple(conversation * 100 + block for block in range(6))
-            depth = cache.depth(whole)
-            assert [each in cache.blocks for each in whole] == [place < depth for place in range(6)]
+            held = depth(index, cache.instance_id, prompt(*whole))
+            assert [each in cache.blocks for each in whole] == [place < held for place in range(6)]
