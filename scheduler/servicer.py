@@ -38,7 +38,7 @@ from scheduler.config import Config
 from scheduler.fleet import FencedError
 from scheduler.metrics import Metrics
 from scheduler.sessions import ProtocolError, Sessions
-from scheduler.view import view_in_parts
+from scheduler.view import fleet_view
 
 log = structlog.get_logger()
 
@@ -201,14 +201,11 @@ class SchedulerServicer(SchedulerServiceServicer):
 
     async def view(self) -> WatchFleetResponse:
         """Describe the fleet now; requests are answered meanwhile."""
-        parts = view_in_parts(self._sessions, drift_after_s=self._drift_after_s, now=self._clock())
-        while True:
-            try:
-                next(parts)
-            except StopIteration as done:
-                view: WatchFleetResponse = done.value
-                return view
+        now = self._clock()
+        for shown in fleet_view(self._sessions, drift_after_s=self._drift_after_s, now=now):
+            view = shown
             await asyncio.sleep(0)
+        return view
 
     def close(self) -> None:
         """End all sessions and stop the timer."""

@@ -56,7 +56,7 @@ def test_who_stands_by_sees_the_fleet(standby):
     worker = standby.worker(slots=3)
     standby.edge()
     standby.beat(worker, "x1", "x2")
-    view = fleet_view(standby.sessions, drift_after_s=5, now=standby.now)
+    *_, view = fleet_view(standby.sessions, drift_after_s=5, now=standby.now)
     (status,) = view.workers
     assert (status.state, status.slots, status.slots_in_use) == ("serving", 3, 2)
     assert (view.leads, view.edges, view.drift) == (False, 1, 0)
@@ -76,7 +76,7 @@ def test_a_worker_is_granted_nothing_before_its_hello_of_the_term(standby, forei
     assert standby.acquire(edge, "r1")[0].position == 1
     standby.beat(worker, "x1")
     assert worker.take("void") == []
-    view = fleet_view(standby.sessions, drift_after_s=5, now=standby.now)
+    *_, view = fleet_view(standby.sessions, drift_after_s=5, now=standby.now)
     assert view.workers[0].state == "joining"
     hello(standby, worker, 5, running=[foreign("x1")])
     assert edge.take("granted") == []

@@ -1,10 +1,11 @@
 """What an operator sees."""
 
-from scheduler.view import WORKERS_AT_ONCE, drift, fleet_view, view_in_parts
+from scheduler.view import WORKERS_AT_ONCE, drift, fleet_view
 
 
 def seen(desk):
-    return fleet_view(desk.sessions, drift_after_s=5.0, now=desk.now)
+    *_, view = fleet_view(desk.sessions, drift_after_s=5.0, now=desk.now)
+    return view
 
 
 def test_the_view_shows_workers_queues_and_edges(desk):
@@ -63,7 +64,7 @@ def test_in_parts(desk):
     for number in range(2 * WORKERS_AT_ONCE):
         desk.worker(f"i{number}", f"w{number}")
 
-    parts = view_in_parts(desk.sessions, drift_after_s=5.0, now=desk.now)
+    parts = fleet_view(desk.sessions, drift_after_s=5.0, now=desk.now)
 
-    assert len(list(parts)) == 2
-    assert len(seen(desk).workers) == 2 * WORKERS_AT_ONCE
+    shown = [len(view.workers) for view in parts]
+    assert shown == [WORKERS_AT_ONCE, 2 * WORKERS_AT_ONCE, 2 * WORKERS_AT_ONCE]
