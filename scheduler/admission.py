@@ -51,7 +51,7 @@ class Admission:
         self.leases = LeaseBook(self.placement)
         self.queue = Queue()
         self.limits = Limits(chance.wall_clock)
-        self.usage_log = usage_log
+        self._usage_log = usage_log
         self.refusals = Refusals(
             fleet, self.queue, per_slot=config.queue_per_slot, random=chance.random
         )
@@ -156,7 +156,7 @@ class Admission:
         if lease is None:
             return
         if lease.request_id:
-            self.usage_log.add(lease.request_id, lease.generation, worker.worker_id, usage, now)
+            self._usage_log.add(lease.request_id, lease.generation, worker.worker_id, usage, now)
         if usage is not None:
             self.limits.use(lease, usage, now)
             self._recorder.used(worker.card.model, usage.prompt_tokens, usage.cached_tokens)

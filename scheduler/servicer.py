@@ -191,12 +191,10 @@ class SchedulerServicer(SchedulerServiceServicer):
                 ErrorReason.ERROR_REASON_INVALID_REQUEST,
                 f"at most {MOST_FOUND} requests can be asked for at once",
             )
-        admission = self._sessions.admission
+        leases = self._sessions.admission.leases
         return FindUsageResponse(
-            generations=admission.usage_log.find(request.request_ids, self._clock()),
-            running_request_ids=[
-                each for each in request.request_ids if admission.leases.of_request(each)
-            ],
+            generations=self._sessions.usage_log.find(request.request_ids, self._clock()),
+            running_request_ids=[each for each in request.request_ids if leases.of_request(each)],
         )
 
     async def view(self) -> WatchFleetResponse:

@@ -239,6 +239,6 @@ def test_usage_is_remembered(desk, ask):
     first, second = ask(edge, "r1", generations=[0, 1])
     usage = {"prompt_tokens": 20, "cached_tokens": 4, "completion_tokens": 13}
     desk.report(worker, slot_freed={"lease_id": first.lease_id, "usage": usage})
-    (found,) = desk.sessions.admission.usage_log.find(["r1"], desk.now)
+    (found,) = desk.sessions.usage_log.find(["r1"], desk.now)
     assert (found.worker_id, found.generation, found.usage.completion_tokens) == ("w1", 0, 13)
     assert [each.lease_id for each in desk.book.of_request("r1")] == [second.lease_id]
