@@ -67,9 +67,6 @@ class Roster:
         self.slots = 0
         """Of all workers that take requests."""
 
-    def __bool__(self) -> bool:
-        return bool(self._standings)
-
     def ready(self) -> bool:
         """Tell whether a worker takes requests."""
         return bool(self._standings)
