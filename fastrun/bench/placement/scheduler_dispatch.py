@@ -23,13 +23,13 @@ from fastrun.v1.scheduler_pb2 import (
 )
 from fastrun.v1.worker_pb2 import ModelCard
 from scheduler.config import Config
+from scheduler.placement import KV_BLOCK_TOKENS
 from scheduler.ports import Chance
 from scheduler.sessions import Sessions
 
 MODEL = "simulated"
 MOST_PREFIX_HASHES = 256
-# Engines count their memory in blocks of 32 tokens.
-ENGINE_BLOCKS = BLOCK_TOKENS // 32
+ENGINE_BLOCKS = BLOCK_TOKENS // KV_BLOCK_TOKENS
 # What edges reckon for an answer whose length nobody knows.
 ANSWER_TOKENS = 1024
 
