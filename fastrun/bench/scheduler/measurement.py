@@ -155,13 +155,15 @@ async def _check_empty(deployment: Deployment) -> None:
     tls = Tls.of_folder(deployment.certs / "operator")
     async with rpc.channel(deployment.address, Role.SCHEDULER, tls) as channel:
         stub = SchedulerServiceStub(channel)
+        problem = f"the scheduler has not shown its fleet in {EMPTY_S:.0f} s"
         try:
             async with asyncio.timeout(EMPTY_S):
                 async for view in stub.WatchFleet(WatchFleetRequest(interval_ms=100)):
-                    if not _held(view):
+                    if not (held := _held(view)):
                         return
+                    problem = f"{held} slots are held, and nothing runs"
         except TimeoutError:
-            raise SessionError(f"{_held(view)} slots are held, and nothing runs") from None
+            raise SessionError(problem) from None
 
 
 def _held(view: WatchFleetResponse) -> int:
