@@ -1,8 +1,9 @@
 """Whatever edges, workers and schedulers do, slots stay exact: a model of all three, driven at random.
 
 There is one scheduler, or two that contend for the row of the leader, which freeze, go on with what
-they had before, die and cannot reach Postgres. Streams keep their order and lose what is under way when they break; everything between streams is
-reordered at will. A break is noticed late: a peer may be back before the scheduler knows.
+they had before, die and cannot reach Postgres. Streams keep their order and lose what is under way
+when they break; everything between streams is reordered at will. A break is noticed late: a peer may
+be back before the scheduler knows.
 """
 
 import itertools
