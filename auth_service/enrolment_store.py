@@ -82,7 +82,7 @@ class EnrolmentStore:
             if new:
                 await connection.execute(sql["forget_worker_tokens"])
                 fields = {"worker_id": worker_id or None, "expires_at": expires_at}
-                await self._record(connection, Action.WORKER_TOKEN_CREATED, {}, fields)
+                await self._record(connection, Action.WORKER_TOKEN_CREATED, fields)
             return float(expires_at)
 
         return await self._database.in_transaction(work)
@@ -113,11 +113,8 @@ class EnrolmentStore:
             await connection.execute(sql["use_worker_token"], token_sha256, worker.name, key)
             await self._set(connection, worker.name, key, certified)
             replaced = holder is not None and holder.valid and holder.key_sha256 != key
-            await self._record(
-                *(connection, Action.WORKER_JOINED, {}),
-                {"worker_id": worker.name, "replaced": replaced or None},
-                actor=str(worker),
-            )
+            fields = {"worker_id": worker.name, "replaced": replaced or None}
+            await self._record(connection, Action.WORKER_JOINED, fields, actor=str(worker))
             return certified
 
         return await self._database.in_transaction(work)
@@ -161,12 +158,11 @@ class EnrolmentStore:
         self,
         connection: Connection,
         action: Action,
-        before: dict[str, Any],
-        after: dict[str, Any],
+        fields: dict[str, Any],
         *,
         actor: str | None = None,
     ) -> None:
-        change = difference(before, after)
+        change = difference({}, fields)
         await self._audit.add(connection, actor or self._actor(), action, change)
 
 

@@ -1,9 +1,9 @@
 """`fastrun fleet`: workers, slots, queues, whether the books are right; and how a worker leaves."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Protocol
+from typing import Annotated
 
 import grpc.aio
 import typer
@@ -106,16 +106,9 @@ def drain(
         print(left)
 
 
-class Screen(Protocol):
-    """Where a fleet is shown."""
-
-    def __call__(self, answer: WatchFleetResponse) -> None:
-        """Show it as it is now."""
-
-
 @contextmanager
-def _screen(*, as_json: bool, again: bool) -> Iterator[Screen]:
-    """Redraw in place on a terminal; else one after another."""
+def _screen(*, as_json: bool, again: bool) -> Iterator[Callable[[WatchFleetResponse], None]]:
+    """What shows a fleet: redraws in place on a terminal; else one after another."""
     if as_json:
         yield lambda answer: print_json(fields(answer))
     elif again and sys.stdout.isatty():

@@ -66,19 +66,15 @@ def _sum(workers: list[WorkerStatus]) -> tuple[object, ...]:
 
 def _figures(workers: list[WorkerStatus]) -> tuple[str, ...]:
     beats = [worker.heartbeat for worker in workers]
-    in_use, slots = (sum(getattr(each, name) for each in workers) for name in _SLOTS)
-    used, blocks = (sum(getattr(beat, name) for beat in beats) for name in _BLOCKS)
+    blocks = sum(beat.kv_blocks_total for beat in beats)
+    used = sum(beat.kv_blocks_used for beat in beats)
     return (
-        f"{in_use}/{slots}",
+        f"{sum(each.slots_in_use for each in workers)}/{sum(each.slots for each in workers)}",
         f"{sum(beat.waiting for beat in beats)}",
         _percent(hit_rate(workers)),
         f"{sum(beat.tokens_per_second for beat in beats):.0f}",
         _percent(used / blocks if blocks else None),
     )
-
-
-_SLOTS = ("slots_in_use", "slots")
-_BLOCKS = ("kv_blocks_used", "kv_blocks_total")
 
 
 def _percent(part: float | None) -> str:

@@ -29,9 +29,9 @@ from fastrun.cli.sources import SourceFile
 TIMEOUT_S = 30.0
 HUGGING_FACE = "https://huggingface.co"
 HTTP_UNAUTHORIZED = 401
-# What huggingface_hub speaks HTTP with differs between its versions.
 # Errors of writing, not of the hub.
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EFBIG)
+# What huggingface_hub speaks HTTP with differs between its versions.
 _TRANSPORTS = ("httpx2", "httpx")
 
 

@@ -26,7 +26,6 @@ from gpu_worker.model_fit import Target, cached_tokens
 from gpu_worker.model_store import Known, ModelStore, Presence, slug, store_of
 
 Engine = Literal["cpu", "tensorrt-llm"]
-GIB = 1 << 30
 # What is a path of this machine, and not an id of a hub.
 _PATHS = ("/", "./", "../", "~")
 
@@ -85,7 +84,7 @@ def target(engine: Engine | None, memory_gib: float | None, table: EngineTable) 
         engine=cast("Engine", told if told in ("cpu", "tensorrt-llm") else _usual(seen)),
         tensor_parallel=table.tensor_parallel or 1,
         pipeline_parallel=table.pipeline_parallel or 1,
-        gpu_memory=int(memory_gib * GIB) if memory_gib else min(seen, default=None),
+        gpu_memory=int(memory_gib * pulling.GIB) if memory_gib else min(seen, default=None),
         quantization=table.quantization or "",
     )
 
