@@ -150,9 +150,9 @@ class Books:
         assert len(found) == len(rows)
         return found
 
-    def logged(self, event: str) -> list[dict[str, Any]]:
-        """All lines of that event in the logs of workers, unless they were too many to be kept."""
-        return [line for line in self._logged() if line.get("event") == event]
+    def logged(self, event: str, service: str = "worker") -> list[dict[str, Any]]:
+        """All lines of that event in a service's logs, unless they were too many to be kept."""
+        return [line for line in self._logged(service) if line.get("event") == event]
 
     async def worked(
         self, request_ids: Iterable[str], timeout_s: float = 20
@@ -210,8 +210,8 @@ class Books:
             return closed if owners(spool) == sets else None
         return None
 
-    def _logged(self) -> Iterator[dict[str, Any]]:
-        for path in sorted((self.folder / "logs").glob("worker*")):
+    def _logged(self, service: str) -> Iterator[dict[str, Any]]:
+        for path in sorted((self.folder / "logs").glob(f"{service}*")):
             for line in path.read_text().splitlines():
                 with suppress(ValueError):
                     yield json.loads(line)

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,6 +67,15 @@ class Up:
         assert line, f"not ready: {self.process.stderr.read()}"
         self.ready = json.loads(line)
         return self
+
+    @contextmanager
+    def running(self) -> Iterator["Up"]:
+        """Ready until the end of a block; then it has to end with status 0 when it is told to."""
+        try:
+            yield self.wait_ready()
+        finally:
+            status = self.stop()
+        assert status == 0
 
     @property
     def environ(self) -> dict[str, str]:
@@ -252,11 +261,8 @@ def shared_machine(cache: Path) -> Iterator[Machine]:
 def stack(shared_machine: Machine) -> Iterator[Up]:
     """A stack with a real model and few slots."""
     up = shared_machine.up("--ephemeral", "--json", *TINY, "--slots", "4")
-    try:
-        yield up.wait_ready()
-    finally:
-        status = up.stop()
-    assert status == 0
+    with up.running():
+        yield up
 
 
 @pytest.fixture(scope="session")
@@ -267,8 +273,5 @@ def slow_stack(shared_machine: Machine) -> Iterator[Up]:
         FASTRUN_WORKER_SCRIPTED_TOKENS_PER_S="20",
         FASTRUN_WORKER_SCRIPTED_PROMPT_TOKENS_PER_S="100",
     )
-    try:
-        yield up.wait_ready()
-    finally:
-        status = up.stop()
-    assert status == 0
+    with up.running():
+        yield up

@@ -32,11 +32,8 @@ def up(machine):
         *("--slots", "16", "--workers", "2"),
         FASTRUN_WORKER_SCRIPTED_TOKENS_PER_S="100",
     )
-    try:
-        yield up.wait_ready()
-    finally:
-        status = up.stop()
-    assert status == 0
+    with up.running():
+        yield up
 
 
 def body(number):

@@ -20,11 +20,8 @@ def up(machine):
         *("--ephemeral", "--json", "--engine", "scripted", "--slots", "4"),
         FASTRUN_WORKER_SCRIPTED_TOKENS_PER_S="50",
     )
-    try:
-        yield up.wait_ready()
-    finally:
-        status = up.stop()
-    assert status == 0
+    with up.running():
+        yield up
 
 
 @pytest.fixture

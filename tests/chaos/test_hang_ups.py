@@ -22,11 +22,8 @@ def busy_stack(shared_machine):
         FASTRUN_WORKER_SCRIPTED_PROMPT_TOKENS_PER_S="2000",
         FASTRUN_EDGE_QUEUE_TIMEOUT_S="120",
     )
-    try:
-        yield up.wait_ready()
-    finally:
-        status = up.stop()
-    assert status == 0
+    with up.running():
+        yield up
 
 
 def body(stack, prompt, **more):

@@ -30,11 +30,8 @@ def stack(shared_machine):
     up = shared_machine.up(
         *("--ephemeral", "--json", "--edges", "2", "--engine", "scripted", "--slots", "32")
     )
-    try:
-        yield up.wait_ready()
-    finally:
-        status = up.stop()
-    assert status == 0
+    with up.running():
+        yield up
 
 
 async def answers_around(callers, issued, change, *, after_s=CHANGED_S + 0.2):

@@ -35,14 +35,10 @@ def up(machine, tmp_path_factory):
         *("--engine", "scripted", "--slots", "32"),
         FASTRUN_EDGE_KEY_GRACE_S="3600",
     )
-    try:
-        up.wait_ready()
+    with up.running():
         # It says again and again that Postgres cannot start, and must not have to wait for a reader.
         Thread(target=lambda: list(map(say, up.process.stderr))).start()
         yield up
-    finally:
-        status = up.stop()
-    assert status == 0
 
 
 @contextmanager

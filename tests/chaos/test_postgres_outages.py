@@ -37,11 +37,8 @@ def stack(shared_machine):
         *("--edges", "2", "--engine", "scripted", "--slots", "32"),
         FASTRUN_EDGE_KEY_FRESH_S="15" if FREEZE_S > 15 else "1",
     )
-    try:
-        yield up.wait_ready()
-    finally:
-        status = up.stop()
-    assert status == 0
+    with up.running():
+        yield up
 
 
 @asynccontextmanager

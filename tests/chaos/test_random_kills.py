@@ -43,11 +43,8 @@ def up(machine):
         FASTRUN_WORKER_SCRIPTED_TOKENS_PER_S="100",
         FASTRUN_WORKER_SCRIPTED_CONTEXT=str(1 << 20),
     )
-    try:
-        yield up.wait_ready()
-    finally:
-        status = up.stop()
-    assert status == 0
+    with up.running():
+        yield up
 
 
 async def until(condition, timeout_s, what):

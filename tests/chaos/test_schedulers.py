@@ -39,11 +39,8 @@ def stack(shared_machine):
         *("--engine", "scripted", "--slots", "8"),
         FASTRUN_WORKER_SCRIPTED_TOKENS_PER_S="40",
     )
-    try:
-        yield up.wait_ready()
-    finally:
-        status = up.stop()
-    assert status == 0
+    with up.running():
+        yield up
 
 
 class Schedulers:

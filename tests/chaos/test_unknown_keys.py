@@ -28,11 +28,8 @@ def stack(shared_machine):
         *("--ephemeral", "--json", "--edges", "2", "--engine", "scripted", "--slots", "32"),
         FASTRUN_WORKER_SCRIPTED_TOKENS_PER_S="0",
     )
-    try:
-        yield up.wait_ready()
-    finally:
-        status = up.stop()
-    assert status == 0
+    with up.running():
+        yield up
 
 
 async def connections(records, until):

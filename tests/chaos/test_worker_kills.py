@@ -13,7 +13,6 @@ import signal
 import sys
 import time
 from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass
 
 import aiohttp
@@ -162,11 +161,8 @@ def stack(request, machine):
         *("--ephemeral", "--json", "--workers", "2", *STACKS[request.param]),
         FASTRUN_WORKER_SCRIPTED_TOKENS_PER_S="60",
     )
-    try:
-        yield request.param, up.wait_ready()
-    finally:
-        status = up.stop()
-    assert status == 0
+    with up.running():
+        yield request.param, up
 
 
 async def test_streams_go_on_when_their_worker_is_killed(stack, machine, eventually):
@@ -229,12 +225,7 @@ def _busiest(up):
 
 def _resumed(up):
     """How many generations went on elsewhere, as edges logged."""
-    lines = []
-    for path in Books(up).folder.glob("logs/edge*.log"):
-        for line in path.read_text().splitlines():
-            with suppress(ValueError):
-                lines.append(json.loads(line))
-    return sum(line.get("event") == "generation_resumed" for line in lines)
+    return len(Books(up).logged("generation_resumed", "edge"))
 
 
 @pytest.fixture
@@ -244,11 +235,8 @@ def lone(machine):
         *("--ephemeral", "--json", "--engine", "scripted", "--slots", "8"),
         FASTRUN_WORKER_SCRIPTED_TOKENS_PER_S="60",
     )
-    try:
-        yield up.wait_ready()
-    finally:
-        status = up.stop()
-    assert status == 0
+    with up.running():
+        yield up
 
 
 async def test_streams_wait_for_the_only_worker_to_come_back(lone, machine, eventually):
@@ -274,8 +262,7 @@ async def test_streams_leave_a_frozen_worker(machine, eventually):
         *("--ephemeral", "--json", "--workers", "2", *STACKS["scripted"]),
         FASTRUN_WORKER_SCRIPTED_TOKENS_PER_S="30",
     )
-    try:
-        up.wait_ready()
+    with up.running():
         await serving(up, 2)
         async with Client(up) as client:
             begun = await ask_all(client, bodies("scripted"))
@@ -297,9 +284,6 @@ async def test_streams_leave_a_frozen_worker(machine, eventually):
         assert (await asyncio.to_thread(up.fleet)).drift == 0
         records = await Books(up).settled(60)
         assert records.keys() == {answer.request_id for answer in client.answers}
-    finally:
-        status = up.stop()
-    assert status == 0
 
 
 @pytest.mark.parametrize("at", [0, 5])
@@ -309,8 +293,7 @@ async def test_poison_does_not_walk_through_the_fleet(machine, eventually, at):
         *("--ephemeral", "--json", "--workers", "4", "--engine", "scripted", "--slots", "4"),
         FASTRUN_WORKER_SCRIPTED_TOKENS_PER_S="60",
     )
-    try:
-        up.wait_ready()
+    with up.running():
         await serving(up, 4)
         before = workers(machine)
         async with Client(up) as client:
@@ -322,6 +305,3 @@ async def test_poison_does_not_walk_through_the_fleet(machine, eventually, at):
         died = len(before - workers(machine))
         print(f"poison at token {at}: {answer.outcome()}, {died} workers died")
         assert died == 2
-    finally:
-        status = up.stop()
-    assert status == 0

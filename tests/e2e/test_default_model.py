@@ -56,11 +56,8 @@ PROMPTS = (
 def default_stack(shared_machine):
     """What `fastrun up` starts when it is told of no model."""
     up = shared_machine.up("--ephemeral", "--json", "--slots", str(AT_ONCE))
-    try:
-        yield up.wait_ready()
-    finally:
-        status = up.stop()
-    assert status == 0
+    with up.running():
+        yield up
 
 
 @pytest.fixture

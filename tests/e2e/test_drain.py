@@ -7,6 +7,7 @@ import asyncio
 import os
 import re
 import signal
+import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -30,11 +31,8 @@ def stack(shared_machine):
         *("--slots", str(PARALLEL)),
         FASTRUN_WORKER_SCRIPTED_TOKENS_PER_S="40",
     )
-    try:
-        yield up.wait_ready()
-    finally:
-        status = up.stop()
-    assert status == 0
+    with up.running():
+        yield up
 
 
 def told(answer):
@@ -165,11 +163,13 @@ def workers_of(stack):
     return found
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 async def test_sigterm_of_a_worker_fails_nothing(stack, eventually):
     """It drains as by an operator's word, and what supervises it starts it again."""
-    before = instances(stack)
+    before, processes = instances(stack), workers_of(stack)
+    assert len(processes) == len(before)
     async with load(stack) as made:
-        for number, process in enumerate(workers_of(stack), start=1):
+        for number, process in enumerate(processes, start=1):
             os.kill(process, signal.SIGTERM)
 
             def back(number=number):

@@ -29,20 +29,9 @@ LIMIT_S = 600
 
 def python_3_12():
     """Find one that runs: a shim may stand for none."""
-    for name in ("python3.12", *(f"{root}/versions/3.12*/bin/python" for root in _pyenv())):
-        for found in [shutil.which(name)] if "/" not in name else _matching(name):
-            if found and _version(found) == "3.12":
-                return found
-    return None
-
-
-def _pyenv():
-    return [os.environ.get("PYENV_ROOT", str(Path.home() / ".pyenv"))]
-
-
-def _matching(pattern):
-    root, _, rest = pattern.partition("/versions/")
-    return [str(path) for path in Path(root, "versions").glob(rest)]
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    found = [shutil.which("python3.12"), *map(str, pyenv.glob("versions/3.12*/bin/python"))]
+    return next((each for each in found if each and _version(each) == "3.12"), None)
 
 
 def _version(python):

@@ -29,11 +29,8 @@ def gpu_stack(shared_machine):
         FASTRUN_STANDIN_STEP_S="0.005",
         FASTRUN_WORKER_STALLED_S="5",
     )
-    try:
-        yield up.wait_ready()
-    finally:
-        status = up.stop()
-    assert status == 0
+    with up.running():
+        yield up
 
 
 @pytest.fixture

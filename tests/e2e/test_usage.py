@@ -18,11 +18,8 @@ def up(shared_machine):
         FASTRUN_WORKER_SCRIPTED_TOKENS_PER_S="50",
         FASTRUN_WORKER_SCRIPTED_PROMPT_TOKENS_PER_S="1000",
     )
-    try:
-        yield up.wait_ready()
-    finally:
-        status = up.stop()
-    assert status == 0
+    with up.running():
+        yield up
 
 
 @pytest.fixture

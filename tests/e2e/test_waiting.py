@@ -35,22 +35,16 @@ def start(machine, *, edges, per_s):
 def stack(shared_machine, request):
     """A stack whose answers last as long as somebody reads them."""
     up = start(shared_machine, edges=request.param, per_s=20)
-    try:
-        yield up.wait_ready()
-    finally:
-        status = up.stop()
-    assert status == 0
+    with up.running():
+        yield up
 
 
 @pytest.fixture
 def busy_stack(shared_machine):
     """A stack whose answers take most of a second."""
     up = start(shared_machine, edges=2, per_s=50)
-    try:
-        yield up.wait_ready()
-    finally:
-        status = up.stop()
-    assert status == 0
+    with up.running():
+        yield up
 
 
 def logged(stack, event):
@@ -68,7 +62,6 @@ class Reader:
 
     def __init__(self, callers, key):
         self.has_begun = asyncio.Event()
-        self.edge = ""
         self._task = asyncio.create_task(self._read(callers, key))
 
     async def _read(self, callers, key):
