@@ -46,8 +46,7 @@ def test_a_pulled_model_is_served_as_its_file_says(models, shared_machine):
         PYTHONPATH=str(STANDIN),
         **models.environ,
     )
-    try:
-        stack = up.wait_ready()
+    with up.running() as stack:
         data = {"FASTRUN_DATA": stack.ready["data"]}
         assert [worker.slots for worker in stack.fleet().workers] == [3]
         with stack.client() as client:
@@ -59,23 +58,18 @@ def test_a_pulled_model_is_served_as_its_file_says(models, shared_machine):
         done = models("forget", "my/tiny", "--files", **data)
         assert done.returncode == 1
         assert (models.folder / "my--tiny" / "model.safetensors").exists()
-    finally:
-        assert up.stop() == 0
 
 
 def test_the_cpu_engine_takes_ids_too(models, shared_machine):
     """A GGUF file of a hub answers under its own name."""
     assert models("pull", "org/gguf", "--engine", "cpu").returncode == 0
     up = shared_machine.up("--ephemeral", "--json", "--model", "org/gguf", **models.environ)
-    try:
-        stack = up.wait_ready()
+    with up.running() as stack:
         with stack.client() as client:
             answer = client.chat.completions.create(
                 model="org/gguf", messages=[{"role": "user", "content": "Hello"}], max_tokens=3
             )
         assert answer.usage.completion_tokens > 0
-    finally:
-        assert up.stop() == 0
 
 
 @pytest.mark.parametrize(
