@@ -124,8 +124,8 @@ class Scheduler:
 
 async def _forget(sessions: Sessions, model: str) -> None:
     """Forget a model that is kept nowhere."""
-    sessions.check_forgettable(model)
-    sessions.forget_model(model)
+    sessions.models.check_forgettable(model)
+    sessions.models.forget(model)
 
 
 def main() -> None:

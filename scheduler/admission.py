@@ -43,25 +43,33 @@ class Admission:
         chance: Chance,
         recorder: Recorder,
     ) -> None:
+        self._config = config
         self._fleet = fleet
+        self._edges = edges
         self._leader = leader
+        self._usage_log = usage_log
+        self._chance = chance
         self._new_id = chance.new_id
         self._recorder = recorder
-        self.placement = Placement(fleet, entries=config.prefix_index_entries, random=chance.random)
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin anew: nobody waits, no slot is held, and nothing has been used."""
+        fleet, random = self._fleet, self._chance.random
+        self.placement = Placement(fleet, entries=self._config.prefix_index_entries, random=random)
         self.leases = LeaseBook(self.placement)
         self.queue = Queue()
-        self.limits = Limits(chance.wall_clock)
-        self._usage_log = usage_log
+        self.limits = Limits(self._chance.wall_clock)
         self.refusals = Refusals(
-            fleet, self.queue, per_slot=config.queue_per_slot, random=chance.random
+            fleet, self.queue, per_slot=self._config.queue_per_slot, random=random
         )
         self._answers = Answers(
-            edges=edges,
-            leader=leader,
+            edges=self._edges,
+            leader=self._leader,
             queue=self.queue,
             refusals=self.refusals,
             limits=self.limits,
-            recorder=recorder,
+            recorder=self._recorder,
         )
 
     # What edges ask

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fastrun.v1.scheduler_pb2 import EdgeHello
+from fastrun.v1.scheduler_pb2 import EdgeHello, EdgeReply
 from scheduler.ports import EdgeLink
 
 
@@ -19,6 +19,11 @@ class Edge:
     """Ids of the leases that it held at its last Hello."""
     confirmed: bool = False
     """It has said that Hello in this term: it lacks what it did not list, and may ask."""
+
+    def send(self, reply: EdgeReply) -> None:
+        """Append to what it will be sent, if it has a session."""
+        if self.link is not None:
+            self.link.send(reply)
 
 
 class Edges:

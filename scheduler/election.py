@@ -87,7 +87,7 @@ class Election:
         Raises:
             ServiceError: it is unknown or served, we do not lead, or Postgres cannot be asked.
         """
-        self._sessions.check_forgettable(model)
+        self._sessions.models.check_forgettable(model)
         try:
             leads = await self._store.forget(model, term=self._sessions.leader.term)
         except StoreUnavailableError as error:
@@ -99,7 +99,7 @@ class Election:
             )
         # What is served by now stays known, and is kept again.
         self._kept.pop(model, None)
-        self._sessions.forget_model(model)
+        self._sessions.models.forget(model)
 
     async def _run(self) -> None:
         while True:
@@ -164,11 +164,11 @@ class Election:
         now = self._clock()
         if row.cards is not None:
             self._kept = {card.model: card for card in row.cards}
-            self._sessions.know_models(row.cards)
+            self._sessions.models.know(row.cards)
         if row.ours:
-            self._sessions.took_row(row.term, now)
+            self._sessions.terms.took_row(row.term, now)
         else:
-            self._sessions.refused_row(row.term, now)
+            self._sessions.terms.refused_row(row.term, now)
         self._on_change()
 
     async def _keep_models(self) -> None:

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from fastrun.v1.scheduler_pb2 import Heartbeat, WorkerHello, WorkerState
+from fastrun.v1.scheduler_pb2 import Heartbeat, WorkerCommand, WorkerHello, WorkerState
 from fastrun.v1.worker_pb2 import ModelCard
 from scheduler.breaker import Breaker, BreakerPolicy
 from scheduler.leases import Lease
@@ -70,6 +70,11 @@ class Worker:
             return "joining"
         return "failing" if self.breaker.opens_until is not None else "serving"
 
+    def send(self, command: WorkerCommand) -> None:
+        """Append to what it will be sent, if it has a session."""
+        if self.link is not None:
+            self.link.send(command)
+
 
 class Fleet:
     """All workers, one process each, and all models that were ever served."""
@@ -111,6 +116,10 @@ class Fleet:
     def workers(self) -> list[Worker]:
         """Return all workers, also those that are gone."""
         return list(self._workers.values())
+
+    def connected(self) -> list[Worker]:
+        """Return the workers that have a session."""
+        return [worker for worker in self._workers.values() if worker.link is not None]
 
     def roster(self, model: str) -> Roster:
         """Return the workers of a model that take requests; not to be changed."""

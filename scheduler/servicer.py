@@ -36,8 +36,9 @@ from fastrun.v1.scheduler_pb2_grpc import SchedulerServiceServicer
 from fastrun.v1.worker_pb2 import Ping
 from scheduler.config import Config
 from scheduler.fleet import FencedError
+from scheduler.links import ProtocolError
 from scheduler.metrics import Metrics
-from scheduler.sessions import ProtocolError, Sessions
+from scheduler.sessions import Sessions
 from scheduler.view import fleet_view
 
 log = structlog.get_logger()
@@ -111,7 +112,7 @@ class SchedulerServicer(SchedulerServiceServicer):
         def on_item(item: EdgeMessage) -> None:
             began = time.perf_counter()
             with _spoken_for():
-                self._sessions.edge_said(link, item, self._clock())
+                self._sessions.of_edges.said(link, item, self._clock())
             if item.HasField("acquire"):
                 self._metrics.decision_seconds.observe(time.perf_counter() - began)
             self._arm()
@@ -121,7 +122,7 @@ class SchedulerServicer(SchedulerServiceServicer):
             reason = await link.run()
             log.info("edge_session_ended", reason=reason)
         finally:
-            self._sessions.edge_left(link, self._clock())
+            self._sessions.of_edges.left(link, self._clock())
             self._arm()
 
     async def WorkerSession(  # type: ignore[override] # noqa: N802 - reads and writes by context; gRPC's name
@@ -132,7 +133,7 @@ class SchedulerServicer(SchedulerServiceServicer):
 
         def on_item(item: WorkerReport) -> None:
             with _spoken_for():
-                self._sessions.worker_said(link, item, self._clock())
+                self._sessions.of_workers.said(link, item, self._clock())
             self._arm()
 
         link = StreamLink(
@@ -142,7 +143,7 @@ class SchedulerServicer(SchedulerServiceServicer):
             reason = await link.run()
             log.info("worker_session_ended", reason=reason)
         finally:
-            self._sessions.worker_left(link, self._clock())
+            self._sessions.of_workers.left(link, self._clock())
             self._arm()
 
     async def ListModels(  # noqa: N802 - gRPC's name
@@ -150,7 +151,7 @@ class SchedulerServicer(SchedulerServiceServicer):
     ) -> ListModelsResponse:
         """See scheduler.proto."""
         del request, context
-        models = self._sessions.models()
+        models = self._sessions.models.listed()
         return ListModelsResponse(models=models.models, complete=models.complete)
 
     async def ForgetModel(  # noqa: N802 - gRPC's name
@@ -179,7 +180,7 @@ class SchedulerServicer(SchedulerServiceServicer):
         """See scheduler.proto."""
         del context
         deadline_ms = request.deadline_ms if request.HasField("deadline_ms") else None
-        return self._sessions.drain(request.worker_id, deadline_ms)
+        return self._sessions.of_workers.drain(request.worker_id, deadline_ms)
 
     async def FindUsage(  # noqa: N802 - gRPC's name
         self, request: FindUsageRequest, context: Context

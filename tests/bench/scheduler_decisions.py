@@ -75,7 +75,7 @@ class Desk:
         self.edge_link = Link()
         for number in range(workers):
             self._hello(
-                self.sessions.worker_said,
+                self.sessions.of_workers.said,
                 Link(),
                 WorkerReport,
                 worker_id=f"w{number}",
@@ -84,7 +84,7 @@ class Desk:
                 model={"model": MODEL},
                 slots=SLOTS,
             )
-        self._hello(self.sessions.edge_said, self.edge_link, EdgeMessage, edge_id="e")
+        self._hello(self.sessions.of_edges.said, self.edge_link, EdgeMessage, edge_id="e")
         self.edge = self.sessions.edges.get("e")
         self.held: deque[tuple[Worker, str]] = deque()
         self.numbers = iter(range(10**12))

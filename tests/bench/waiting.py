@@ -101,9 +101,9 @@ class Crowd:
             "slots": slots,
             "term": term,
         }
-        self.sessions.worker_said(self.worker, WorkerReport(hello=said), self.now)
+        self.sessions.of_workers.said(self.worker, WorkerReport(hello=said), self.now)
         message = EdgeMessage(hello={"edge_id": "e", "term": term})
-        self.sessions.edge_said(self.edge, message, self.now)
+        self.sessions.of_edges.said(self.edge, message, self.now)
         return term or self.edge.take("welcome")[-1].term
 
     def request(self) -> EdgeMessage:
@@ -119,13 +119,13 @@ class Crowd:
         )
 
     def _acquire(self) -> Any:
-        self.sessions.edge_said(self.edge, self.request(), self.now)
+        self.sessions.of_edges.said(self.edge, self.request(), self.now)
         return next(iter(self.edge.take("granted")), None)
 
     def free(self) -> float:
         """A slot becomes free; how long it took until it was granted, in seconds."""
         report = WorkerReport(slot_freed={"lease_id": self.leases.pop(0)})
-        took = timed(lambda: self.sessions.worker_said(self.worker, report, self.now))
+        took = timed(lambda: self.sessions.of_workers.said(self.worker, report, self.now))
         (granted,) = self.edge.take("granted")
         self.leases.append(granted.lease_id)
         return took
@@ -133,7 +133,7 @@ class Crowd:
     def come(self) -> tuple[float, str]:
         """One more asks; how long its answer took, and what it was."""
         message = self.request()
-        took = timed(lambda: self.sessions.edge_said(self.edge, message, self.now))
+        took = timed(lambda: self.sessions.of_edges.said(self.edge, message, self.now))
         kinds = [item.WhichOneof("item") for item in self.edge.items]
         self.edge.items.clear()
         return took, "made way" if len(kinds) > 1 else kinds[0]
@@ -148,7 +148,7 @@ class Crowd:
         line = list(self.sessions.admission.queue.line(MODEL))
         gone = self._random.choice(line)
         message = EdgeMessage(cancel={"request_id": gone.request_id})
-        return timed(lambda: self.sessions.edge_said(self.edge, message, self.now))
+        return timed(lambda: self.sessions.of_edges.said(self.edge, message, self.now))
 
 
 def timed(event: Callable[[], None]) -> float:

@@ -102,7 +102,7 @@ class SchedulerDispatcher:
 
     def _join(self, machine: Machine, *, term: int) -> None:
         edge = EdgeHello(edge_id="edge", term=term)
-        self._sessions.edge_said(self._edge, EdgeMessage(hello=edge), 0.0)
+        self._sessions.of_edges.said(self._edge, EdgeMessage(hello=edge), 0.0)
         for index, link in enumerate(self._links):
             hello = WorkerHello(
                 worker_id=str(index),
@@ -112,7 +112,7 @@ class SchedulerDispatcher:
                 slots=machine.slots,
                 term=term,
             )
-            self._sessions.worker_said(link, WorkerReport(hello=hello), 0.0)
+            self._sessions.of_workers.said(link, WorkerReport(hello=hello), 0.0)
 
     def take(self) -> list[Placement | Refusal]:
         """See Dispatcher."""
@@ -142,7 +142,7 @@ class SchedulerDispatcher:
             prefix_hashes=hashes,
             prefix_tokens=[BLOCK_TOKENS * count for count in range(1, len(hashes) + 1)],
         )
-        self._sessions.edge_said(self._edge, EdgeMessage(acquire=acquire), now)
+        self._sessions.of_edges.said(self._edge, EdgeMessage(acquire=acquire), now)
 
     def first_token(self, run: Run, worker: int, now: float) -> None:
         """See Dispatcher; tokens pass by the scheduler."""
@@ -155,7 +155,7 @@ class SchedulerDispatcher:
             completion_tokens=run.request.output_tokens,
         )
         freed = SlotFreed(lease_id=self._leases.pop(run.request.number), usage=usage)
-        self._sessions.worker_said(self._links[worker], WorkerReport(slot_freed=freed), now)
+        self._sessions.of_workers.said(self._links[worker], WorkerReport(slot_freed=freed), now)
 
     def heartbeat(self, report: Report, worker: int, now: float) -> None:
         """See Dispatcher."""
@@ -170,7 +170,7 @@ class SchedulerDispatcher:
             prefill_tokens=report.prefill_tokens,
             context_tokens=report.context_tokens,
         )
-        self._sessions.worker_said(self._links[worker], WorkerReport(heartbeat=heartbeat), now)
+        self._sessions.of_workers.said(self._links[worker], WorkerReport(heartbeat=heartbeat), now)
 
     def next_due(self) -> float:
         """See Dispatcher."""

@@ -91,7 +91,7 @@ class Desk:
         return link
 
     def tell(self, link, **item):
-        self.sessions.edge_said(link, EdgeMessage(**item), self.now)
+        self.sessions.of_edges.said(link, EdgeMessage(**item), self.now)
 
     def acquire(self, link, request_id, model="tiny", patience_s=10, **fields):
         fields = {"account_id": "acc"} | fields | {"request_id": request_id, "model": model}
@@ -128,7 +128,7 @@ class Desk:
         return link
 
     def report(self, link, **item):
-        self.sessions.worker_said(link, WorkerReport(**item), self.now)
+        self.sessions.of_workers.said(link, WorkerReport(**item), self.now)
 
     def free(self, link, lease_id):
         self.report(link, slot_freed={"lease_id": lease_id})

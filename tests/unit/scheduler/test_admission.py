@@ -237,7 +237,7 @@ def test_unknown_and_absent_models_are_refused_apart(desk, reasons):
     assert rejected.error.reason == reasons["unknown_model"]
     assert rejected.error.message == "model 'x' does not exist"
     assert not rejected.error.HasField("retry_after_ms")
-    desk.sessions.worker_left(desk.worker(), desk.now)
+    desk.sessions.of_workers.left(desk.worker(), desk.now)
     desk.pass_time(5)
     (rejected,) = desk.acquire(edge, "r2")
     assert rejected.error.reason == reasons["no_worker"]
@@ -250,7 +250,7 @@ def test_what_waits_for_a_worker_that_is_gone_is_refused(desk, reasons):
     worker, edge = desk.worker(), desk.edge()
     desk.acquire(edge, "r1", patience_s=60)
     desk.acquire(edge, "r2", patience_s=60)
-    desk.sessions.worker_left(worker, desk.now)
+    desk.sessions.of_workers.left(worker, desk.now)
     desk.pass_time(4.9)
     assert edge.take("rejected") == []
     desk.pass_time(0.1)

@@ -81,9 +81,9 @@ class SimScheduler:
             return
         ours, term = row.hold(self.holder, leader.least, now)
         if ours:
-            self.sessions.took_row(term, now)
+            self.sessions.terms.took_row(term, now)
         else:
-            self.sessions.refused_row(term, now)
+            self.sessions.terms.refused_row(term, now)
 
 
 class CheckedPlacement(Placement):
@@ -492,9 +492,9 @@ class World(RuleBasedStateMachine):
         if self.lives(wire):
             self.hang_up(wire)
         if isinstance(wire.peer, SimEdge):
-            wire.sessions.edge_left(wire, self.now)
+            wire.sessions.of_edges.left(wire, self.now)
         else:
-            wire.sessions.worker_left(wire, self.now)
+            wire.sessions.of_workers.left(wire, self.now)
 
     def broken(self):
         ended = [wire for wire in self.wires if wire.closed or not self.lives(wire)]
@@ -515,13 +515,13 @@ class World(RuleBasedStateMachine):
         item = wire.up.popleft()
         if isinstance(wire.peer, SimEdge):
             before = len(wire.down)
-            wire.sessions.edge_said(wire, item, self.now)
+            wire.sessions.of_edges.said(wire, item, self.now)
             if item.HasField("acquire"):
                 answers = {each.WhichOneof("item") for each in list(wire.down)[before:]}
                 assert not {"granted", "rejected"} <= answers, "a request was refused in part"
         else:
             try:
-                wire.sessions.worker_said(wire, item, self.now)
+                wire.sessions.of_workers.said(wire, item, self.now)
             except FencedError:
                 wire.close()
             for worker in self.workers:

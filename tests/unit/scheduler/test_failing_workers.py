@@ -88,7 +88,7 @@ def test_when_the_other_worker_is_gone_those_who_wait_go_on(fleet):
     fail(fleet, "i1")
     ask(fleet, "r1", patience_s=60)
     assert ask(fleet, "r2", patience_s=60) is None
-    fleet.sessions.worker_left(fleet.workers["w2"], fleet.now)
+    fleet.sessions.of_workers.left(fleet.workers["w2"], fleet.now)
     fleet.pass_time(5)
     assert granted_now(fleet) == [("r2", "w1")]
 

@@ -129,7 +129,7 @@ def test_all_that_are_left_learn_that_their_worker_is_gone(desk, reasons):
     """Nobody waits for a fleet that is not there."""
     worker, edge = desk.worker(), desk.edge()
     desk.acquire(edge, "r1", patience_s=60, generations=range(3))
-    desk.sessions.worker_left(worker, desk.now)
+    desk.sessions.of_workers.left(worker, desk.now)
     desk.pass_time(5)
     (rejected,) = edge.take("rejected")
     assert list(rejected.generations) == [1, 2]
@@ -224,7 +224,7 @@ def test_all_generations_that_wait_are_forgotten_with_their_session(desk):
     worker, edge = desk.worker(), desk.edge()
     (first, _) = desk.acquire(edge, "r1", generations=range(3))
     desk.acquire(edge, "r1", generations=[0], front=True)
-    desk.sessions.edge_left(edge, desk.now)
+    desk.sessions.of_edges.left(edge, desk.now)
     assert len(desk.queue) == 0
     back = desk.edge(lease_ids=[first.lease_id])
     assert told(desk.acquire(back, "r1", generations=[1, 2])) == ["queued"]

@@ -110,7 +110,7 @@ def test_resumed(desk, ask):
     limits = {"requests_per_minute": 1, "tokens_per_minute": 100, "concurrent_requests": 1}
     (granted,) = ask(edge, "r1", limits=limits, token_estimate=100)
     desk.tell(edge, lease_lost={"lease_id": granted.lease_id})
-    desk.sessions.worker_left(lost, desk.now)
+    desk.sessions.of_workers.left(lost, desk.now)
     desk.pass_time(6.0)
     worker = desk.worker("w2", "i2", slots=2)
     month = {"tokens_per_month": 1}
@@ -223,7 +223,7 @@ def test_a_worker_that_is_gone(desk, ask):
     limits = {"concurrent_requests": 1}
     (granted,) = ask(edge, "r1", limits=limits, excluded_worker_ids=["w2"])
     assert ask(edge, "r2", limits=limits)[0].error.message
-    desk.sessions.worker_left(lost, desk.now)
+    desk.sessions.of_workers.left(lost, desk.now)
     desk.pass_time(6.0)
     (second,) = ask(edge, "r3", limits=limits)
     desk.worker(running=[granted.lease])

@@ -5,7 +5,7 @@ import pytest
 from fastrun.service.errors import ServiceError
 from fastrun.v1.error_pb2 import ErrorReason
 from scheduler.fleet import FencedError
-from scheduler.sessions import ProtocolError
+from scheduler.links import ProtocolError
 
 
 def voided(link):
@@ -38,7 +38,7 @@ def test_models_are_told_when_they_change_only(desk):
     first, second = desk.worker(), desk.worker("w2", "i2")
     assert len(edge.take("models")) == 2
     for worker in (first, second):
-        desk.sessions.worker_left(worker, desk.now)
+        desk.sessions.of_workers.left(worker, desk.now)
         desk.pass_time(5)
     (models,) = edge.take("models")
     assert [each.ready for each in models.models] == [False]
@@ -48,7 +48,7 @@ def test_an_edge_that_stays_away_has_its_leases_voided(desk):
     """After 5 s, not before; and they stay held."""
     worker, edge = desk.worker(slots=2), desk.edge()
     (granted,) = desk.acquire(edge, "r1")
-    desk.sessions.edge_left(edge, desk.now)
+    desk.sessions.of_edges.left(edge, desk.now)
     desk.pass_time(4.9)
     assert voided(worker) == set()
     desk.pass_time(0.1)
@@ -60,7 +60,7 @@ def test_an_edge_that_comes_back_keeps_what_it_lists(desk):
     """A lease that its new Hello does not list never reached it."""
     worker, edge = desk.worker(slots=2), desk.edge()
     (kept,), (missed,) = desk.acquire(edge, "r1"), desk.acquire(edge, "r2")
-    desk.sessions.edge_left(edge, desk.now)
+    desk.sessions.of_edges.left(edge, desk.now)
     desk.edge(lease_ids=[kept.lease_id])
     assert voided(worker) == {missed.lease_id}
     desk.pass_time(60)
@@ -73,7 +73,7 @@ def test_what_waits_is_forgotten_with_its_session(desk):
     edge = desk.edge()
     desk.acquire(edge, "r1")
     desk.acquire(edge, "r2")
-    desk.sessions.edge_left(edge, desk.now)
+    desk.sessions.of_edges.left(edge, desk.now)
     assert len(desk.queue) == 0
     back = desk.edge()
     assert desk.acquire(back, "r2", waited_ms=500)[0].position == 1
@@ -88,7 +88,7 @@ def test_a_replaced_session_of_an_edge_is_closed_and_ignored(desk):
     assert old.closed
     desk.tell(old, release={"lease_id": granted.lease_id})
     desk.tell(old, hello={"edge_id": "e1"})
-    desk.sessions.edge_left(old, desk.now)
+    desk.sessions.of_edges.left(old, desk.now)
     desk.pass_time(60)
     assert desk.held() == 1
     assert desk.acquire(new, "r2")[0].position == 1
@@ -99,7 +99,7 @@ def test_a_worker_that_comes_back_keeps_its_leases(desk, foreign):
     worker, edge = desk.worker(slots=2), desk.edge()
     (first,), (second,) = desk.acquire(edge, "r1"), desk.acquire(edge, "r2")
     desk.acquire(edge, "r3")
-    desk.sessions.worker_left(worker, desk.now)
+    desk.sessions.of_workers.left(worker, desk.now)
     back = desk.worker(slots=2, running=[first.lease], term=1)
     assert voided(back) == {second.lease_id}
     assert edge.take("granted") == []
@@ -112,7 +112,7 @@ def test_voids_are_sent_again_to_a_worker_that_comes_back(desk):
     """What it was asked before its session broke may never have reached it."""
     worker, edge = desk.worker(), desk.edge()
     (granted,) = desk.acquire(edge, "r1")
-    desk.sessions.worker_left(worker, desk.now)
+    desk.sessions.of_workers.left(worker, desk.now)
     desk.tell(edge, lease_lost={"lease_id": granted.lease_id})
     back = desk.worker(running=[granted.lease], term=1)
     assert voided(back) == {granted.lease_id}
@@ -122,7 +122,7 @@ def test_a_gone_worker_holds_its_slots_and_brings_them_back(desk):
     """No silence, however long, frees a slot."""
     worker, edge = desk.worker(), desk.edge()
     (granted,) = desk.acquire(edge, "r1")
-    desk.sessions.worker_left(worker, desk.now)
+    desk.sessions.of_workers.left(worker, desk.now)
     desk.pass_time(600)
     assert desk.held() == 1
     desk.worker(running=[granted.lease], term=1)
@@ -133,7 +133,7 @@ def test_a_forgotten_worker_brings_its_books_along(desk):
     """A worker that returns after an hour is known again from what it runs."""
     worker, edge = desk.worker(slots=2), desk.edge()
     (granted,) = desk.acquire(edge, "r1")
-    desk.sessions.worker_left(worker, desk.now)
+    desk.sessions.of_workers.left(worker, desk.now)
     desk.pass_time(3600)
     assert (len(desk.book), desk.sessions.fleet.workers()) == (0, [])
     desk.worker(slots=2, running=[granted.lease], term=1)
@@ -151,7 +151,7 @@ def test_a_new_process_of_a_worker_ends_the_leases_of_the_old(desk):
     assert old.closed
     desk.free(old, granted.lease_id)
     desk.beat(old, "l99")
-    desk.sessions.worker_left(old, desk.now)
+    desk.sessions.of_workers.left(old, desk.now)
     desk.pass_time(60)
     assert (desk.held("i1"), desk.held("i2")) == (0, 1)
     assert desk.sessions.fleet.ready("tiny")
@@ -238,8 +238,8 @@ def test_everybody_is_told_when_the_term_rises(desk):
 def test_a_peer_that_reconnects_does_not_raise_the_term(desk):
     """It carries what it was told here."""
     worker, edge = desk.worker(), desk.edge()
-    desk.sessions.worker_left(worker, desk.now)
-    desk.sessions.edge_left(edge, desk.now)
+    desk.sessions.of_workers.left(worker, desk.now)
+    desk.sessions.of_edges.left(edge, desk.now)
     desk.worker(term=1)
     desk.edge(term=1)
     assert desk.sessions.leader.term == 1
@@ -250,11 +250,11 @@ def test_a_drain_is_passed_on_to_its_worker_alone(desk):
     first, second = desk.worker(slots=2), desk.worker("w2", "i2")
     edge = desk.edge()
     desk.acquire(edge, "r1")
-    answer = desk.sessions.drain("w1", 2500)
+    answer = desk.sessions.of_workers.drain("w1", 2500)
     assert (answer.instance_id, answer.slots_in_use) == ("i1", desk.held())
     assert [drain.deadline_ms for drain in first.take("drain")] == [2500]
     assert second.take("drain") == []
-    desk.sessions.drain("w1", None)
+    desk.sessions.of_workers.drain("w1", None)
     assert not first.take("drain")[0].HasField("deadline_ms")
 
 
@@ -263,9 +263,9 @@ def test_a_drain_that_reaches_nobody_is_refused(desk):
     desk.worker("w2", "i2")
     link = desk.worker()
     with pytest.raises(ServiceError, match="there is no worker 'w3': use one of w1, w2") as refused:
-        desk.sessions.drain("w3", None)
+        desk.sessions.of_workers.drain("w3", None)
     assert refused.value.detail.reason == ErrorReason.ERROR_REASON_NOT_FOUND
-    desk.sessions.worker_left(link, desk.now)
+    desk.sessions.of_workers.left(link, desk.now)
     with pytest.raises(ServiceError, match="no session") as refused:
-        desk.sessions.drain("w1", None)
+        desk.sessions.of_workers.drain("w1", None)
     assert refused.value.detail.reason == ErrorReason.ERROR_REASON_CONFLICT

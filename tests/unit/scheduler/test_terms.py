@@ -5,7 +5,7 @@ import pytest
 from fastrun.service.errors import ServiceError
 from fastrun.v1.scheduler_pb2 import FindUsageRequest
 from fastrun.v1.worker_pb2 import ModelCard
-from scheduler.sessions import ProtocolError
+from scheduler.links import ProtocolError
 from scheduler.view import fleet_view
 
 LEASED = {"database_url": "postgresql://"}
@@ -19,7 +19,7 @@ def standby(new_desk):
 @pytest.fixture
 def leader(new_desk):
     desk = new_desk(**LEASED)
-    desk.sessions.took_row(1, desk.now)
+    desk.sessions.terms.took_row(1, desk.now)
     desk.pass_time(0)
     desk.sessions.tick(desk.now)
     return desk
@@ -67,8 +67,8 @@ def test_a_worker_is_granted_nothing_before_its_hello_of_the_term(standby, forei
     """What it runs is counted from that Hello on, not from the one before or a heartbeat."""
     worker = standby.worker(slots=1, term=4)
     edge = standby.edge(term=4)
-    standby.sessions.refused_row(4, standby.now)
-    standby.sessions.took_row(5, standby.now)
+    standby.sessions.terms.refused_row(4, standby.now)
+    standby.sessions.terms.took_row(5, standby.now)
     (welcome,) = worker.take("welcome")[-1:]
     assert welcome.term == 5
     standby.tell(edge, hello={"edge_id": "e1", "lease_ids": ["x1"], "term": 5})
@@ -110,7 +110,7 @@ def test_a_missing_model_may_yet_come_after_a_takeover(new_desk, reasons):
     """For 2 s nobody is refused for it; then at once."""
     desk = new_desk(warm_up_s=2.0, **LEASED)
     desk.pass_time(60)
-    desk.sessions.took_row(1, desk.now)
+    desk.sessions.terms.took_row(1, desk.now)
     edge = desk.edge()
     (models,) = edge.take("models")
     assert not models.complete
@@ -124,11 +124,11 @@ def test_a_missing_model_may_yet_come_after_a_takeover(new_desk, reasons):
 def test_a_missing_model_may_yet_come_after_a_new_term_of_who_leads(new_desk, reasons):
     """One that was frozen and takes the row again counts on nobody it has not heard since."""
     desk = new_desk(warm_up_s=2.0, **LEASED)
-    desk.sessions.took_row(1, desk.now)
+    desk.sessions.terms.took_row(1, desk.now)
     edge = desk.edge()
     desk.pass_time(60)
     assert edge.take("models")[-1].complete
-    desk.sessions.took_row(2, desk.now)
+    desk.sessions.terms.took_row(2, desk.now)
     assert not edge.take("models")[-1].complete
     desk.tell(edge, hello={"edge_id": "e1", "term": 2})
     assert desk.acquire(edge, "r1")[0].position == 1
@@ -143,7 +143,7 @@ def test_stepping_down_forgets_what_waits_and_what_is_held(leader):
     worker, edge = leader.worker(), leader.edge()
     (granted,) = leader.acquire(edge, "r1")
     leader.acquire(edge, "r2")
-    leader.sessions.refused_row(2, leader.now)
+    leader.sessions.terms.refused_row(2, leader.now)
     assert [welcome.term for welcome in edge.take("welcome")][-1] == 0
     assert [welcome.term for welcome in worker.take("welcome")][-1] == 0
     assert (len(leader.queue), len(leader.book)) == (0, 0)
@@ -191,7 +191,7 @@ def test_usage_is_known_of_leases_that_another_one_granted(standby):
 def test_known_models_are_told_though_nobody_serves_them(leader, reasons):
     """503 and not 404: they were served before."""
     edge = leader.edge()
-    leader.sessions.know_models([ModelCard(model="old", context_length=7)])
+    leader.sessions.models.know([ModelCard(model="old", context_length=7)])
     (models,) = edge.take("models")[-1:]
     (state,) = models.models
     assert (state.card.model, state.ready) == ("old", False)
@@ -205,28 +205,28 @@ def test_a_model_may_be_forgotten_once_nobody_serves_it(leader, reasons):
 
     def refusal(model):
         with pytest.raises(ServiceError) as caught:
-            leader.sessions.check_forgettable(model)
+            leader.sessions.models.check_forgettable(model)
         return caught.value.detail.reason
 
     assert refusal("tiny") == reasons["conflict"]
     assert refusal("other") == reasons["not_found"]
-    leader.sessions.worker_left(worker, leader.now)
+    leader.sessions.of_workers.left(worker, leader.now)
     assert refusal("tiny") == reasons["conflict"]
     leader.pass_time(5)
-    leader.sessions.check_forgettable("tiny")
-    leader.sessions.forget_model("tiny")
+    leader.sessions.models.check_forgettable("tiny")
+    leader.sessions.models.forget("tiny")
     assert edge.take("models")[-1].models == []
     (rejected,) = leader.acquire(edge, "r1")
     assert rejected.error.reason == reasons["unknown_model"]
-    leader.sessions.refused_row(9, leader.now)
+    leader.sessions.terms.refused_row(9, leader.now)
     assert refusal("tiny") == reasons["unavailable"]
 
 
 def test_who_stands_by_forgets_what_the_leader_forgot(standby):
     """What Postgres tells replaces what was known, but for what is served."""
     standby.worker()
-    standby.sessions.know_models([ModelCard(model="old")])
-    standby.sessions.know_models([ModelCard(model="new")])
+    standby.sessions.models.know([ModelCard(model="old")])
+    standby.sessions.models.know([ModelCard(model="new")])
     assert sorted(standby.sessions.fleet.cards) == ["new", "tiny"]
 
 
@@ -239,8 +239,8 @@ def test_a_trial_of_another_term_is_not_awaited(leader):
     leader.pass_time(10)
     (trial,) = leader.acquire(edge, "r1", excluded_worker_ids=["w2"])
     assert trial.instance_id == "i1"
-    leader.sessions.refused_row(2, leader.now)
-    leader.sessions.took_row(3, leader.now)
+    leader.sessions.terms.refused_row(2, leader.now)
+    leader.sessions.terms.took_row(3, leader.now)
     hello(leader, first, 3)
     leader.worker("w2", "i2", term=3)
     states = {each.worker_id: each.state(leader.now) for each in leader.sessions.fleet.workers()}

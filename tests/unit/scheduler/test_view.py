@@ -26,7 +26,7 @@ def test_the_view_shows_workers_queues_and_edges(desk):
 def test_states_have_names(desk):
     """Serving, draining, failing, suspect and gone, as time and words decide."""
     workers = [desk.worker(f"w{number}", f"i{number}") for number in range(5)]
-    desk.sessions.worker_left(workers[4], desk.now)
+    desk.sessions.of_workers.left(workers[4], desk.now)
     desk.pass_time(5)
     desk.beat(workers[0])
     desk.beat(workers[1], state="WORKER_STATE_DRAINING")
@@ -54,7 +54,7 @@ def test_drift_is_what_is_held_and_not_listed_for_long(desk):
     desk.beat(worker, first.lease_id)
     desk.pass_time(0.1)
     assert now_drifts() == 1
-    desk.sessions.worker_left(worker, desk.now)
+    desk.sessions.of_workers.left(worker, desk.now)
     desk.pass_time(5)
     assert now_drifts() == 0
 

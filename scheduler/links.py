@@ -1,0 +1,52 @@
+"""Which session is of which peer, when a newer one of the same peer may replace it."""
+
+from typing import Generic, TypeVar
+
+from scheduler.ports import EdgeLink, WorkerLink
+
+LinkT = TypeVar("LinkT", EdgeLink, WorkerLink)
+PeerT = TypeVar("PeerT")
+
+
+class ProtocolError(Exception):
+    """The peer does not speak as it must; its session ends."""
+
+
+class Links(Generic[LinkT, PeerT]):
+    """The sessions with peers of one kind."""
+
+    def __init__(self) -> None:
+        self._peers: dict[LinkT, PeerT] = {}
+        self._replaced: set[LinkT] = set()
+
+    def is_replaced(self, link: LinkT) -> bool:
+        """Tell whether a newer session has replaced this one: what it still says is ignored."""
+        return link in self._replaced
+
+    def peer(self, link: LinkT) -> PeerT | None:
+        """Return whose session it is; None before its Hello."""
+        return self._peers.get(link)
+
+    def bind(self, link: LinkT, peer: PeerT) -> None:
+        """Note whose session it is."""
+        self._peers[link] = peer
+
+    def replace(self, link: LinkT) -> None:
+        """End a session because its peer has a newer one."""
+        del self._peers[link]
+        self._replaced.add(link)
+        link.close()
+
+    def end(self, link: LinkT) -> PeerT | None:
+        """Note that a session has ended.
+
+        Returns:
+            Whose it was; None if it has been replaced, or there was no Hello.
+        """
+        self._replaced.discard(link)
+        return self._peers.pop(link, None)
+
+    def close(self) -> None:
+        """End all sessions."""
+        for link in self._peers:
+            link.close()

@@ -1,0 +1,187 @@
+"""What happens when workers come, speak, fall silent, leave and come back."""
+
+import structlog
+
+from fastrun.service.errors import ServiceError
+from fastrun.v1.error_pb2 import ErrorReason
+from fastrun.v1.scheduler_pb2 import (
+    Drain,
+    DrainWorkerResponse,
+    Heartbeat,
+    SlotFreed,
+    WorkerCommand,
+    WorkerHello,
+    WorkerReport,
+)
+from scheduler.admission import Admission
+from scheduler.edges import Edges
+from scheduler.fleet import Fleet, Worker
+from scheduler.links import Links, ProtocolError
+from scheduler.models import Models
+from scheduler.ports import WorkerLink
+from scheduler.reconciliation import reconcile, void_strays
+from scheduler.terms import Terms
+from scheduler.usage_log import UsageLog
+
+log = structlog.get_logger()
+
+
+class WorkerSessions:
+    """Every session with a worker; times are monotonic seconds."""
+
+    def __init__(
+        self,
+        *,
+        fleet: Fleet,
+        edges: Edges,
+        admission: Admission,
+        models: Models,
+        terms: Terms,
+        usage_log: UsageLog,
+    ) -> None:
+        self._fleet = fleet
+        self._edges = edges
+        self._admission = admission
+        self._models = models
+        self._terms = terms
+        self._usage_log = usage_log
+        self._links: Links[WorkerLink, Worker] = Links()
+
+    def said(self, link: WorkerLink, report: WorkerReport, now: float) -> None:
+        """Take one item from a worker.
+
+        Raises:
+            ProtocolError: the first item is no Hello.
+            FencedError: it is the Hello of a process that has been replaced.
+        """
+        if self._links.is_replaced(link):
+            return
+        worker, kind = self._links.peer(link), report.WhichOneof("item")
+        if worker is None or kind == "hello":
+            self._hello(link, report.hello, now)
+            return
+        match kind:
+            case "heartbeat":
+                self._heartbeat(worker, report.heartbeat, now)
+            case "slot_freed":
+                self._slot_freed(worker, report.slot_freed, now)
+
+    def drain(self, worker_id: str, deadline_ms: int | None) -> DrainWorkerResponse:
+        """Pass a Drain on to a worker; it says itself from when on it drains.
+
+        Args:
+            worker_id: which.
+            deadline_ms: what its running requests have; None: as long as its own setting says.
+
+        Raises:
+            ServiceError: there is no such worker, or it has no session.
+        """
+        workers = {worker.worker_id: worker for worker in self._fleet.workers()}
+        worker = workers.get(worker_id)
+        if worker is None:
+            known = ", ".join(sorted(workers))
+            raise ServiceError(
+                ErrorReason.ERROR_REASON_NOT_FOUND,
+                f"there is no worker '{worker_id[:80]}': "
+                + (f"use one of {known}" if known else "none has said Hello"),
+            )
+        if worker.link is None:
+            raise ServiceError(
+                ErrorReason.ERROR_REASON_CONFLICT,
+                f"worker '{worker_id}' has no session now: stop it where it runs",
+            )
+        worker.send(WorkerCommand(drain=Drain(deadline_ms=deadline_ms)))
+        log.info("worker_told_to_drain", worker_id=worker_id, instance_id=worker.instance_id)
+        return DrainWorkerResponse(
+            instance_id=worker.instance_id,
+            slots_in_use=self._admission.leases.held(worker.instance_id),
+        )
+
+    def left(self, link: WorkerLink, now: float) -> None:
+        """Note that a session has ended; if a newer one has replaced it, that one stays."""
+        worker = self._links.end(link)
+        if worker is None:
+            return
+        self._fleet.leave(worker, now)
+        log.warning("worker_left", worker_id=worker.worker_id, instance_id=worker.instance_id)
+
+    def expire(self, now: float) -> None:
+        """Forget who has been gone for long, and do without those that are gone from now on."""
+        gone, forgotten = self._fleet.expire(now)
+        for worker in forgotten:
+            self._admission.end_instance(worker.instance_id, now)
+        self._models.changed()
+        for worker in gone:
+            log.warning("worker_gone", worker_id=worker.worker_id)
+            self._admission.worker_gone(worker.instance_id, now)
+            self._admission.review(worker.card.model, now)
+
+    def close(self) -> None:
+        """End all sessions."""
+        self._links.close()
+
+    def _hello(self, link: WorkerLink, hello: WorkerHello, now: float) -> None:
+        if not (hello.worker_id and hello.instance_id and hello.address and hello.model.model):
+            raise ProtocolError(
+                "the first item must be a Hello with worker_id, instance_id, address and model"
+            )
+        before = self._links.peer(link)
+        if before is not None and before.instance_id != hello.instance_id:
+            raise ProtocolError("one session is of one instance")
+        worker, former = self._fleet.join(hello, link, now)
+        if former is not None and former.link not in (None, link):
+            self._links.replace(former.link)
+        self._links.bind(link, worker)
+        began = self._terms.hear(worker.instance_id, hello.term, now, first=before is None)
+        if before is None:
+            self._joined(worker, welcomed=began)
+        if former is not None and former.instance_id != worker.instance_id:
+            self._replaced(worker, former, now)
+        if self._terms.knows(worker.instance_id, hello.term):
+            self._fleet.confirm(worker, now)
+            reconcile(self._admission, self._edges, worker, hello, now)
+        self._models.changed()
+        if former is not None and former.card.model != worker.card.model:
+            self._admission.review(former.card.model, now)
+            self._admission.fill(former.card.model, now)
+        self._admission.fill(worker.card.model, now)
+
+    def _joined(self, worker: Worker, *, welcomed: bool) -> None:
+        if not welcomed:
+            self._terms.welcome_worker(worker)
+        log.info(
+            "worker_joined",
+            worker_id=worker.worker_id,
+            instance_id=worker.instance_id,
+            model=worker.card.model,
+            slots=worker.slots,
+        )
+
+    def _replaced(self, worker: Worker, former: Worker, now: float) -> None:
+        ended = self._admission.end_instance(former.instance_id, now)
+        log.warning(
+            "worker_replaced",
+            worker_id=worker.worker_id,
+            instance_id=worker.instance_id,
+            former_instance_id=former.instance_id,
+            leases_ended=ended,
+        )
+
+    def _heartbeat(self, worker: Worker, heartbeat: Heartbeat, now: float) -> None:
+        took = worker.takes_requests
+        self._fleet.beat(worker, heartbeat, now)
+        # What it lists before its Hello of this term, that one may list no more.
+        if worker.confirmed:
+            self._admission.leases.run(worker.instance_id, heartbeat.running_lease_ids)
+            void_strays(self._admission, worker, list(heartbeat.running_lease_ids), now)
+        if took != worker.takes_requests:
+            self._models.changed()
+            self._admission.review(worker.card.model, now)
+            self._admission.fill(worker.card.model, now)
+
+    def _slot_freed(self, worker: Worker, freed: SlotFreed, now: float) -> None:
+        usage = freed.usage if freed.HasField("usage") else None
+        granted_here = self._admission.leases.get(freed.lease_id) is not None
+        self._admission.freed(worker, freed.lease_id, usage, now)
+        if usage is not None and freed.request_id and not granted_here:
+            self._usage_log.add(freed.request_id, freed.generation, worker.worker_id, usage, now)
