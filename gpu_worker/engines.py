@@ -24,7 +24,7 @@ from gpu_worker.prompt import SamplingDefaults
 if TYPE_CHECKING:
     from gpu_worker.dialect.tokenizer import Tokenizer
     from gpu_worker.engine.cpu.engine import CpuEngine
-    from gpu_worker.engine.cpu.model_facts import ModelFacts
+    from gpu_worker.engine.model_facts import ModelFacts
 
 log = structlog.get_logger()
 
@@ -110,7 +110,7 @@ def _cpu(config: Config) -> tuple["CpuEngine", Model]:
         # Only the chosen engine is loaded: this one needs the extra `cpu`.
         from gpu_worker.dialect.tokenizer import JsonTokenizer  # noqa: PLC0415
         from gpu_worker.engine.cpu import loading, model_source, preparation  # noqa: PLC0415
-        from gpu_worker.engine.cpu.errors import ModelError  # noqa: PLC0415
+        from gpu_worker.engine.errors import ModelError  # noqa: PLC0415
     except ImportError as error:
         raise StartError("the CPU engine is missing: pip install 'fastrun[cpu]'") from error
     try:

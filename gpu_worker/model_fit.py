@@ -6,7 +6,7 @@ from typing import Literal
 import msgspec
 
 from gpu_worker.checkpoint import Checkpoint, Format
-from gpu_worker.engine.cpu.model_facts import ARCHITECTURES as GGUF_ARCHITECTURES
+from gpu_worker.engine.model_facts import ARCHITECTURES as GGUF_ARCHITECTURES
 
 GIB = 1 << 30
 # Of a GPU's memory: the rest is for the KV cache, and for what one step computes.

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import llguidance
 
-from gpu_worker.engine.cpu.lark import lark
 from gpu_worker.engine.grammar import Grammar
+from gpu_worker.engine.guidance.lark import lark
 
 _BYTES = llguidance.LLTokenizer("byte")
 _END = _BYTES.eos_token

@@ -8,8 +8,8 @@ from typing import Protocol
 import msgspec
 
 from fastrun.cli.errors import CommandError
-from gpu_worker.engine.cpu.errors import ModelError
 from gpu_worker.engine.cpu.gguf import read_gguf
+from gpu_worker.engine.errors import ModelError
 
 
 class SourceFile(msgspec.Struct, frozen=True):

@@ -8,11 +8,11 @@ import pytest
 
 from gpu_worker.dialect.tokenizer import JsonTokenizer
 from gpu_worker.engine.cpu.engine import CpuEngine
-from gpu_worker.engine.cpu.errors import ModelError
 from gpu_worker.engine.cpu.loading import load_cpu_engine
 from gpu_worker.engine.cpu.network import PagedNetwork
 from gpu_worker.engine.cpu.preparation import PreparedModel
 from gpu_worker.engine.cpu.sampler import RowSampler
+from gpu_worker.engine.errors import ModelError
 from gpu_worker.engine.protocol import EngineDeadError, EngineError, SamplingParams
 
 # Deterministic facts of the tiny model: tests/models/tiny/README.md.

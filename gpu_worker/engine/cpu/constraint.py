@@ -6,8 +6,8 @@ import llguidance
 import numpy as np
 import numpy.typing as npt
 
-from gpu_worker.engine.cpu.lark import reason
 from gpu_worker.engine.grammar import GrammarError
+from gpu_worker.engine.guidance.lark import reason
 
 # Tokens from one renewal to the next. It takes some 10 ms, and a second per megabyte that was said.
 RENEWAL_TOKENS = 64

@@ -12,8 +12,8 @@ import tempfile
 import threading
 from pathlib import Path
 
-from gpu_worker.engine.cpu.errors import ModelError
 from gpu_worker.engine.cpu.runtime import import_openvino
+from gpu_worker.engine.errors import ModelError
 
 RESULT = "openvino_model.xml"
 TIMEOUT_S = 3600.0

@@ -8,7 +8,7 @@ import struct
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, TypeAlias
 
-from gpu_worker.engine.cpu.errors import ModelError
+from gpu_worker.engine.errors import ModelError
 
 Scalar: TypeAlias = int | float | bool | str
 Metadata: TypeAlias = dict[str, Scalar | list[Scalar]]

@@ -1,10 +1,8 @@
 """Compiles grammars for one model's vocabulary, after they were tried out elsewhere."""
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,22 +10,22 @@ from llguidance import LLMatcher
 
 from gpu_worker.engine.cpu.constraint import Constraint
 from gpu_worker.engine.cpu.known_grammars import Known, KnownGrammars
-from gpu_worker.engine.cpu.lark import lark, reason
-from gpu_worker.engine.cpu.trial import Trial
-from gpu_worker.engine.cpu.vocabulary import STACK_BYTES, Vocabulary
 from gpu_worker.engine.grammar import Grammar, GrammarError
-from gpu_worker.engine.protocol import EngineError
+from gpu_worker.engine.guidance.lanes import (
+    MAX_BYTES,
+    QUICK_S,
+    QUICK_THREADS,
+    SLOW_S,
+    TOO_COSTLY,
+    bounded_wait,
+    deep_threads,
+)
+from gpu_worker.engine.guidance.lark import lark, reason
+from gpu_worker.engine.guidance.trial import Trial
+from gpu_worker.engine.guidance.vocabulary import STACK_BYTES, Vocabulary
 
 KNOWN_GRAMMARS = 64
 READY_BYTES = 64 << 20
-MAX_BYTES = 16 << 20  # of one compiled grammar
-WAIT_S = 10.0
-# Processor time. Nearly every grammar takes a few milliseconds, so that the few that take longer
-# are begun anew in a lane of their own, where they wait for one another and nobody else does.
-QUICK_S = 0.25
-SLOW_S = 2.0
-QUICK_THREADS = 2
-TOO_COSTLY = "the grammar takes too much time or memory to compile: make it simpler"
 
 _Result = TypeVar("_Result")
 
@@ -139,31 +137,3 @@ class GrammarCompiler:
 
 async def _run(lane: ThreadPoolExecutor, job: Callable[[], _Result]) -> _Result:
     return await asyncio.get_running_loop().run_in_executor(lane, job)
-
-
-@asynccontextmanager
-async def bounded_wait() -> AsyncIterator[None]:
-    """Give up on what a grammar needs after ``WAIT_S``.
-
-    Raises:
-        EngineError: the grammars of others took the time.
-    """
-    try:
-        async with asyncio.timeout(WAIT_S):
-            yield
-    except TimeoutError as error:
-        raise EngineError("this worker is too busy to compile a grammar now") from error
-
-
-def deep_threads(count: int, stack_bytes: int) -> ThreadPoolExecutor:
-    """Return an executor with that many threads, each with a stack of that many bytes."""
-    threads = ThreadPoolExecutor(count, thread_name_prefix="grammar-compiler")
-    before = threading.stack_size(stack_bytes)
-    try:
-        # A thread begins with its first task: none of these ends before all have begun.
-        barrier = threading.Barrier(count)
-        for task in [threads.submit(barrier.wait) for _ in range(count)]:
-            task.result()
-    finally:
-        threading.stack_size(before)
-    return threads

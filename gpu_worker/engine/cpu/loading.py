@@ -1,10 +1,10 @@
 """Puts the CPU engine together from a prepared model."""
 
 from gpu_worker.engine.cpu.engine import TOKENS_PER_STEP, CpuEngine
-from gpu_worker.engine.cpu.errors import ModelError
 from gpu_worker.engine.cpu.grammar_compiler import GrammarCompiler
 from gpu_worker.engine.cpu.network import PagedNetwork, Precision
 from gpu_worker.engine.cpu.preparation import PreparedModel
+from gpu_worker.engine.errors import ModelError
 
 SLOTS = 32
 KV_CACHE_BYTES = 1 << 30

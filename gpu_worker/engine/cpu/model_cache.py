@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from gpu_worker.engine.cpu.errors import ModelError
+from gpu_worker.engine.errors import ModelError
 
 MARKER = "complete.json"
 

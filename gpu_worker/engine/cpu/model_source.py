@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from gpu_worker.engine.cpu.errors import ModelError
+from gpu_worker.engine.errors import ModelError
 from gpu_worker.model_file import SUFFIX, Dialect, ModelFileError, PublicFacts, named_by, read
 from gpu_worker.model_store import ModelStore, store_of
 

@@ -14,18 +14,19 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from gpu_worker.engine.cpu.grammar_compiler import (
+from gpu_worker.engine.grammar import Choice, Grammar, GrammarError, Json, Repeat, Sequence
+from gpu_worker.engine.guidance.lanes import (
     MAX_BYTES,
     QUICK_S,
+    QUICK_THREADS,
     SLOW_S,
     TOO_COSTLY,
     bounded_wait,
     deep_threads,
 )
-from gpu_worker.engine.cpu.lark import lark, reason
-from gpu_worker.engine.cpu.trial import Trial
-from gpu_worker.engine.cpu.vocabulary import LibraryVocabulary
-from gpu_worker.engine.grammar import Choice, Grammar, GrammarError, Json, Repeat, Sequence
+from gpu_worker.engine.guidance.lark import lark, reason
+from gpu_worker.engine.guidance.trial import Trial
+from gpu_worker.engine.guidance.vocabulary import LibraryVocabulary
 from gpu_worker.engine.json_schema.canonical import canonical
 
 # Which of the library's guides and backends: its other one ignores keywords of JSON Schemas.
@@ -72,7 +73,7 @@ class Guides:
         self._combines = combines_properties(vocabulary)
         self._known: OrderedDict[Grammar, _Known] = OrderedDict()
         # What passes a trial needs no more of the stack than that had.
-        self._quick = deep_threads(2, 2 * vocabulary.stack_bytes)
+        self._quick = deep_threads(QUICK_THREADS, 2 * vocabulary.stack_bytes)
         # What takes longer waits for its like only.
         self._slow = deep_threads(1, 2 * vocabulary.stack_bytes)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from gpu_worker.engine.cpu.errors import ModelError
-from gpu_worker.engine.cpu.model_facts import ModelFacts, companion_facts, read_json
+from gpu_worker.engine.errors import ModelError
+from gpu_worker.engine.model_facts import ModelFacts, companion_facts, read_json
 from gpu_worker.engine.tensorrt_llm.errors import StartupError
 from gpu_worker.model_file import Dialect, ModelFileError, PublicFacts, named_by, read
 from gpu_worker.model_store import ModelStore, store_of

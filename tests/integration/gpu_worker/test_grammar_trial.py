@@ -14,9 +14,10 @@ import pytest
 
 from gpu_worker.engine.cpu import grammar_compiler
 from gpu_worker.engine.cpu.grammar_compiler import GrammarCompiler
-from gpu_worker.engine.cpu.lark import lark
-from gpu_worker.engine.cpu.trial import Trial
 from gpu_worker.engine.grammar import GrammarError, Json, Literal
+from gpu_worker.engine.guidance import lanes
+from gpu_worker.engine.guidance.lark import lark
+from gpu_worker.engine.guidance.trial import Trial
 from gpu_worker.engine.protocol import EngineError
 
 TOKENIZER = Path(__file__).parents[2] / "models/tiny/tokenizer.json"
@@ -98,7 +99,7 @@ async def test_what_is_known_needs_no_trial(compiler):
 
 async def test_waiting_for_others_is_no_fault_of_the_grammar(compiler, monkeypatch):
     """A request that had to wait too long can be repeated."""
-    monkeypatch.setattr(grammar_compiler, "WAIT_S", 0)
+    monkeypatch.setattr(lanes, "WAIT_S", 0)
     with pytest.raises(EngineError, match="busy"):
         await compiler.check(Literal("a"))
     monkeypatch.undo()
@@ -134,7 +135,7 @@ def test_process_ends_with_the_worker():
     code = f"""
 import threading
 from pathlib import Path
-from gpu_worker.engine.cpu.trial import Trial
+from gpu_worker.engine.guidance.trial import Trial
 trial = Trial(Path({str(TOKENIZER)!r}), size={VOCABULARY}, eos_ids={EOS_IDS})
 trial.run('start: "a"', cpu_limit_s=1)
 print(trial._process.pid, flush=True)

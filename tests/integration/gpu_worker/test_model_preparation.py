@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gpu_worker.engine.cpu.errors import ModelError
 from gpu_worker.engine.cpu.loading import load_cpu_engine
 from gpu_worker.engine.cpu.model_source import ModelSource, model_source
 from gpu_worker.engine.cpu.preparation import prepare
+from gpu_worker.engine.errors import ModelError
 from gpu_worker.engine.protocol import SamplingParams
 
 TINY = Path(__file__).parents[2] / "models/tiny"

@@ -16,8 +16,8 @@ from gpu_worker.dialect.chat_template import ChatTemplate
 from gpu_worker.dialect.family.gemma import GemmaCalls
 from gpu_worker.dialect.thinking import Thinking
 from gpu_worker.dialect.tools import Tool
-from gpu_worker.engine.cpu.lark import lark
 from gpu_worker.engine.grammar import GrammarError
+from gpu_worker.engine.guidance.lark import lark
 
 TEMPLATE = Path(__file__).parents[4] / "templates" / "gemma-4-31b-it.jinja"
 GEMMA = families.find(ChatTemplate(TEMPLATE.read_text(encoding="utf-8")))

@@ -18,9 +18,9 @@ from gpu_worker.dialect.thinking import Thinking
 from gpu_worker.dialect.tokenizer import JsonTokenizer
 from gpu_worker.dialect.tools import Tool
 from gpu_worker.engine.cpu.constraint import Constraint
-from gpu_worker.engine.cpu.lark import lark
-from gpu_worker.engine.cpu.vocabulary import Vocabulary
 from gpu_worker.engine.grammar import GrammarError
+from gpu_worker.engine.guidance.lark import lark
+from gpu_worker.engine.guidance.vocabulary import Vocabulary
 
 TEMPLATES = Path(__file__).parents[4] / "templates"
 TINY = Path(__file__).parents[4] / "models" / "tiny" / "tokenizer.json"

@@ -16,8 +16,8 @@ from gpu_worker.dialect.family.mistral import MistralCalls
 from gpu_worker.dialect.family.mistral_history import short_id
 from gpu_worker.dialect.thinking import Thinking
 from gpu_worker.dialect.tools import Tool
-from gpu_worker.engine.cpu.lark import lark
 from gpu_worker.engine.grammar import GrammarError
+from gpu_worker.engine.guidance.lark import lark
 
 TEMPLATES = Path(__file__).parents[4] / "templates"
 NAMES = [

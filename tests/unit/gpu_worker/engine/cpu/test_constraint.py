@@ -10,9 +10,9 @@ import pytest
 from gpu_worker.dialect.tokenizer import JsonTokenizer
 from gpu_worker.engine.cpu.constraint import Constraint
 from gpu_worker.engine.cpu.grammar_compiler import GrammarCompiler
-from gpu_worker.engine.cpu.lark import lark
-from gpu_worker.engine.cpu.vocabulary import Vocabulary
 from gpu_worker.engine.grammar import Free, GrammarError, Json, Literal, Repeat, Sequence
+from gpu_worker.engine.guidance.lark import lark
+from gpu_worker.engine.guidance.vocabulary import Vocabulary
 
 TOKENIZER = Path(__file__).parents[4] / "models/tiny/tokenizer.json"
 VOCABULARY, EOS = 1056, 2  # wider than the tokenizer, as padded models are

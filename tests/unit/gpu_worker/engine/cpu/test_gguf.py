@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpu_worker.engine.cpu.errors import ModelError
 from gpu_worker.engine.cpu.gguf import read_gguf
+from gpu_worker.engine.errors import ModelError
 
 TINY = Path(__file__).parents[4] / "models/tiny/tiny.gguf"
 

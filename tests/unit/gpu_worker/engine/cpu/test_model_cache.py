@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from gpu_worker.engine.cpu.errors import ModelError
 from gpu_worker.engine.cpu.model_cache import MARKER, ModelCache, is_complete, user_cache
+from gpu_worker.engine.errors import ModelError
 
 
 def silent(phase, fraction):

@@ -2,7 +2,6 @@
 
 import pytest
 
-from gpu_worker.engine.cpu.errors import ModelError
 from gpu_worker.engine.cpu.model_source import (
     DEFAULT_NAME,
     DEFAULT_SHA256,
@@ -10,6 +9,7 @@ from gpu_worker.engine.cpu.model_source import (
     default_source,
     model_source,
 )
+from gpu_worker.engine.errors import ModelError
 
 
 def test_name_and_path(tmp_path):

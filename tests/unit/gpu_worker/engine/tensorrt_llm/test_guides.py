@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_worker.engine.cpu.vocabulary import LibraryVocabulary
 from gpu_worker.engine.grammar import Choice, Free, GrammarError, Json, Literal, Repeat, Sequence
+from gpu_worker.engine.guidance.vocabulary import LibraryVocabulary
 from gpu_worker.engine.protocol import EngineError
 from gpu_worker.engine.tensorrt_llm import guides
 from gpu_worker.engine.tensorrt_llm.guides import KNOWN_GUIDES, Guides

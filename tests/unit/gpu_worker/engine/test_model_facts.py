@@ -8,11 +8,11 @@ import pytest
 
 from gpu_worker.dialect.gguf_tokenizer import tokenizer_json
 from gpu_worker.dialect.tokenizer import JsonTokenizer
-from gpu_worker.engine.cpu.errors import ModelError
 from gpu_worker.engine.cpu.gguf import read_gguf
-from gpu_worker.engine.cpu.model_facts import folder_facts, gguf_facts
+from gpu_worker.engine.errors import ModelError
+from gpu_worker.engine.model_facts import folder_facts, gguf_facts
 
-TINY = Path(__file__).parents[4] / "models/tiny"
+TINY = Path(__file__).parents[3] / "models/tiny"
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,10 @@
 """Tries grammars out for the worker, each in a process that may run out of time or memory.
 
 Some grammars of a kilobyte keep the library busy for ever, at 90 MB a second, and it cannot be
-interrupted. Run as ``python -m gpu_worker.engine.cpu.trial_server READER TOKENIZER SIZE EOS_ID``,
-with several of the latter where READER is ``own``. Over stdin, which is a socket, the worker hands
-it a socket for each grammar. This process reads the vocabulary once and forks for every grammar,
-which takes a millisecond and leaves nothing behind.
+interrupted. Run as ``python -m gpu_worker.engine.guidance.trial_server READER TOKENIZER SIZE
+EOS_ID``, with several of the latter where READER is ``own``. Over stdin, which is a socket, the
+worker hands it a socket for each grammar. This process reads the vocabulary once and forks for
+every grammar, which takes a millisecond and leaves nothing behind.
 It has one thread, so that it can fork, and compiles nothing itself, so that it always answers.
 """
 
@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from gpu_worker.engine.cpu.vocabulary import LibraryVocabulary, Vocabulary
+from gpu_worker.engine.guidance.vocabulary import LibraryVocabulary, Vocabulary
 
 CPU_LIMIT = struct.Struct("d")  # seconds, sent along with each socket
 BEGUN = b"+"  # what comes after it shows what the grammar did; without it, it was never tried

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import structlog
 
-from gpu_worker.engine.cpu.trial_server import BEGUN, CPU_LIMIT, LIBRARY, OWN
+from gpu_worker.engine.guidance.trial_server import BEGUN, CPU_LIMIT, LIBRARY, OWN
 from gpu_worker.engine.protocol import EngineError
 
 log = structlog.get_logger(__name__)
@@ -36,7 +36,7 @@ class Trial:
             eos_ids: the tokens that end a turn.
             by_library: the library reads the file, which then takes the first of these only.
         """
-        module = "gpu_worker.engine.cpu.trial_server"
+        module = "gpu_worker.engine.guidance.trial_server"
         numbers = [str(number) for number in (size, *eos_ids)]
         # As safe as the worker itself from modules in the working directory.
         safe = ["-P"] if sys.flags.safe_path else []

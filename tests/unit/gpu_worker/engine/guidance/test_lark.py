@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from gpu_worker.engine.cpu.lark import JSON_OPTIONS, MAX_SIZE, json_schema, lark, reason
 from gpu_worker.engine.grammar import Choice, Free, GrammarError, Json, Literal, Repeat, Sequence
+from gpu_worker.engine.guidance.lark import JSON_OPTIONS, MAX_SIZE, json_schema, lark, reason
 
 SPECIAL = {"<|end|>": 7, "<tool>": 8}
 

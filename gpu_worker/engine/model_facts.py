@@ -9,7 +9,7 @@ import msgspec
 
 from gpu_worker.dialect.gguf_tokenizer import IGNORE_MERGES
 from gpu_worker.dialect.tokenizer import JsonTokenizer, TokenizerError
-from gpu_worker.engine.cpu.errors import ModelError
+from gpu_worker.engine.errors import ModelError
 
 # What the graph builder can read.
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
