@@ -9,7 +9,7 @@ from random import SystemRandom
 
 import structlog
 
-from auth_service import migrate
+from auth_service import migrate, pepper_record
 from auth_service.account_store import AccountStore
 from auth_service.admin_servicer import AdminServicer
 from auth_service.audit import Audit
@@ -17,11 +17,11 @@ from auth_service.config import Config
 from auth_service.database import Database
 from auth_service.enrolment_servicer import Enrolment, EnrolmentServicer, Terms
 from auth_service.enrolment_store import EnrolmentStore
-from auth_service.errors import SchemaError, StoreUnavailableError
+from auth_service.errors import PepperError, SchemaError, StoreUnavailableError
 from auth_service.key_feed import KeyFeed
 from auth_service.key_lookup import KeyLookup
 from auth_service.key_store import KeyStore
-from auth_service.keys import Pepper, Peppers
+from auth_service.keys import PEPPER_ID, Pepper, Peppers
 from auth_service.metrics import Metrics
 from auth_service.prices import Prices
 from auth_service.servicer import AuthServicer
@@ -35,8 +35,6 @@ from fastrun.service.tls import Tls
 from fastrun.v1 import admin_pb2, admin_pb2_grpc, auth_pb2, auth_pb2_grpc
 
 log = structlog.get_logger()
-
-PEPPER_ID = 1
 
 
 class AuthService:
@@ -61,11 +59,11 @@ class AuthService:
         admin_port = self._admin.start(*host_and_port(self._config.admin_listen))
         if self._terms is not None:
             await self._terms.check()
-        await self._await_schema()
         url = self._config.database_url
-        database = self._database = await Database.open(url, pool_size=self._config.pool_size)
+        pepper = Pepper(PEPPER_ID, bytes.fromhex(self._config.pepper))
+        database = await self._await_database(url, pepper)
         feed = self._feed = KeyFeed(url, database)
-        enrolment = self._serve(database, feed)
+        enrolment = self._serve(database, feed, Peppers(pepper))
         feed.start()
         ports = {"grpc": await self._server.start(self._config.listen), "admin": admin_port}
         if self._joining is not None and enrolment is not None:
@@ -73,9 +71,8 @@ class AuthService:
         self._not_ready = None
         return ports
 
-    def _serve(self, database: Database, feed: KeyFeed) -> Enrolment | None:
-        pepper = Pepper(PEPPER_ID, bytes.fromhex(self._config.pepper))
-        peppers, random, audit = Peppers(pepper), SystemRandom(), Audit(database)
+    def _serve(self, database: Database, feed: KeyFeed, peppers: Peppers) -> Enrolment | None:
+        random, audit = SystemRandom(), Audit(database)
         usage = UsageStore(database)
         enrolment = self._enrolment(database, audit)
         lookup = KeyLookup(database, peppers, deadline_s=self._config.verify_timeout_s)
@@ -130,13 +127,18 @@ class AuthService:
             await self._database.close()
         self._admin.close()
 
-    async def _await_schema(self) -> None:
-        """Return when Postgres answers with our schema; it may come up after us."""
-        attempt = 0
+    async def _await_database(self, url: str, pepper: Pepper) -> Database:
+        """Return when Postgres answers with our schema and keys; it may come up after us."""
+        attempt, database = 0, self._database
         while True:
             try:
-                return await migrate.check(self._config.database_url)
-            except SchemaError as error:
+                await migrate.check(url)
+                if database is None:
+                    size = self._config.pool_size
+                    database = self._database = await Database.open(url, pool_size=size)
+                await pepper_record.check(database, pepper)
+                return database
+            except (SchemaError, PepperError) as error:
                 raise lifecycle.StartError(str(error)) from error
             except StoreUnavailableError as error:
                 attempt += 1

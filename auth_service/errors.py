@@ -27,3 +27,13 @@ class StateError(AuthServiceError):
 
 class SchemaError(AuthServiceError):
     """The database's schema is not the one that this code needs, or cannot be made so."""
+
+
+class PepperError(AuthServiceError):
+    """The stored keys were made with another pepper: with this one, none of them is valid."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the stored keys were made with another pepper: set FASTRUN_AUTH_PEPPER to what it was "
+            "(fastrun up has it in the file pepper of its data folder)"
+        )

@@ -211,6 +211,8 @@ class KeyStore:
             *(key_id, owner.account_id, new.name, new.prefix, digest, pepper.id),
             *(new.expires_at, list(new.models), limits.to_json(new.limits)),
         )
+        record = self._database.sql["record_pepper"]
+        await connection.execute(record, pepper.id, pepper.fingerprint())
         row = await self._registered(connection, [digest])
         assert row is not None
         key = _of(owner, row)  # another account's, if that was quicker

@@ -8,6 +8,10 @@ from auth_service.errors import InvalidFieldError
 
 SHA256_LENGTH = 32
 PEPPER_LENGTH = 32
+# The number of the pepper that the settings hold.
+PEPPER_ID = 1
+# Not as long as a SHA-256, so that it is no key's digest.
+_FINGERPRINTED = b"fingerprint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,10 @@ class Pepper:
         if len(key_sha256) != SHA256_LENGTH:
             raise InvalidFieldError(f"key_sha256 must have {SHA256_LENGTH} bytes")
         return hmac.digest(self.secret, key_sha256, "sha256")
+
+    def fingerprint(self) -> bytes:
+        """What tells this pepper from others, 32 bytes; useless without it."""
+        return hmac.digest(self.secret, _FINGERPRINTED, "sha256")
 
 
 class Peppers:

@@ -8,9 +8,13 @@ from random import SystemRandom
 import grpc
 import msgspec
 import pytest
+from auth_stores import new_key
 
+from auth_service import pepper_record
 from auth_service.__main__ import AuthService
 from auth_service.config import Config
+from auth_service.errors import PepperError
+from auth_service.keys import Pepper
 from fastrun.local.certificates import provide
 from fastrun.service import api_key, rpc
 from fastrun.service.errors import ServiceError
@@ -280,3 +284,30 @@ async def test_actor(database, tmp_path):
     assert (record.actor, record.action) == ("operator/alice", "account_created")
     await channel.close()
     await service.stop()
+
+
+async def test_another_pepper_ends_the_start(database, auth):
+    """With a pepper other than that of the stored keys it does not start, and says what to do."""
+    _, admin = auth
+    await admin.CreateAccount(admin_pb2.CreateAccountRequest(name="ada"))
+    other = AuthService(msgspec.structs.replace(settings(database), pepper="cd" * 32))
+    await other.start()  # there are no keys yet
+    await other.stop()
+    await issue(admin, "ada")
+    other = AuthService(msgspec.structs.replace(settings(database), pepper="cd" * 32))
+    with pytest.raises(StartError, match="made with another pepper: set FASTRUN_AUTH_PEPPER"):
+        await other.start()
+    await other.stop()
+    same = AuthService(settings(database))
+    await same.start()
+    await same.stop()
+
+
+async def test_pepper_of_old_keys(stores):
+    """Of keys that are older than the record, the first pepper that comes is taken for theirs."""
+    await stores.accounts.create("ada")
+    await stores.keys.issue("ada", new_key(api_key.generate(SystemRandom())))
+    await stores.ask("delete from peppers")
+    await pepper_record.check(stores.database, Pepper(1, b"p" * 32))
+    with pytest.raises(PepperError):
+        await pepper_record.check(stores.database, Pepper(1, b"q" * 32))

@@ -27,6 +27,15 @@ def test_rotation():
     assert Peppers(NEW, [OLD]).current is NEW
 
 
+def test_fingerprint():
+    """A pepper's fingerprint tells it from others, and is no digest of a key."""
+    assert NEW.fingerprint() == NEW.fingerprint()
+    assert NEW.fingerprint() != OLD.fingerprint()
+    assert len(NEW.fingerprint()) == 32
+    with pytest.raises(InvalidFieldError):
+        NEW.digest(b"fingerprint")
+
+
 def test_pepper_is_not_shown():
     """A pepper's secret does not show in logs."""
     assert "nnn" not in repr(NEW)
