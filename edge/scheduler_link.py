@@ -13,6 +13,7 @@ from contextvars import Context
 
 import structlog
 
+import fastrun
 from edge.catalogue import Catalogue
 from edge.errors import AT_CAPACITY, NO_SCHEDULER
 from edge.scheduler_session import SchedulerSession
@@ -140,7 +141,12 @@ class SchedulerLink:
 
     def _hello(self) -> EdgeMessage:
         return EdgeMessage(
-            hello=EdgeHello(edge_id=self._edge_id, lease_ids=sorted(self._held), term=self._term)
+            hello=EdgeHello(
+                edge_id=self._edge_id,
+                lease_ids=sorted(self._held),
+                term=self._term,
+                version=fastrun.__version__,
+            )
         )
 
     def _on_reply(self, session: SchedulerSession, reply: EdgeReply) -> None:

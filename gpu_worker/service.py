@@ -1,7 +1,6 @@
 """The life of a worker: load the model, serve, register, drain, stop; or die with its engine."""
 
 import asyncio
-import importlib.metadata
 import socket
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -11,6 +10,7 @@ from typing import Any
 
 import structlog
 
+import fastrun
 from fastrun.service.config import host_and_port
 from fastrun.service.lifecycle import StartError
 from fastrun.service.metrics import AdminServer
@@ -229,7 +229,7 @@ class WorkerProcess:
             model=model.card,
             slots=self._slots.capacity,
             engine=engine,
-            version=importlib.metadata.version("fastrun"),
+            version=fastrun.__version__,
             gpus=[
                 worker_pb2.Gpu(name=gpu.name, memory_bytes=gpu.memory_bytes)
                 for gpu in (gpus.find() if engine == "tensorrt-llm" else ())
@@ -249,4 +249,5 @@ class WorkerProcess:
             or await addresses.advertised(self._config.listen, port, schedulers),
             model=info.model,
             slots=info.slots,
+            version=info.version,
         )

@@ -19,6 +19,8 @@ class Edge:
     """Ids of the leases that it held at its last Hello."""
     confirmed: bool = False
     """It has said that Hello in this term: it lacks what it did not list, and may ask."""
+    version: str = ""
+    """Of fastrun, as it says."""
 
     def send(self, reply: EdgeReply) -> None:
         """Append to what it will be sent, if it has a session."""
@@ -50,7 +52,8 @@ class Edges:
             The edge, and what it was before if it was there before.
         """
         former = self._edges.get(hello.edge_id)
-        edge = Edge(hello.edge_id, link, listed=frozenset(hello.lease_ids))
+        listed = frozenset(hello.lease_ids)
+        edge = Edge(hello.edge_id, link, listed=listed, version=hello.version)
         self._edges[edge.edge_id] = edge
         self._away.pop(edge.edge_id, None)
         return edge, former

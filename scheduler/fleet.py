@@ -52,6 +52,8 @@ class Worker:
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
     listed: frozenset[str] = frozenset()
     """Ids of the leases that it last said it runs."""
+    version: str = ""
+    """Of fastrun, as it says."""
 
     @property
     def takes_requests(self) -> bool:
@@ -186,6 +188,7 @@ class Fleet:
             card=hello.model,
             slots=hello.slots,
             link=link,
+            version=hello.version,
             suspect_at=now + self._suspect_after_s,
             turn=next(self._turns),
             breaker=Breaker(self._breaker),

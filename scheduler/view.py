@@ -22,8 +22,12 @@ def fleet_view(
         The view, which grows from one time to the next, and is whole at the last.
     """
     fleet, admission, leads = sessions.fleet, sessions.admission, sessions.leader.leads
+    edges = sessions.edges.connected()
     view = WatchFleetResponse(
-        edges=len(sessions.edges.connected()), term=sessions.leader.highest, leads=leads
+        edges=len(edges),
+        edge_versions=sorted({edge.version for edge in edges}),
+        term=sessions.leader.highest,
+        leads=leads,
     )
     workers = sorted(fleet.workers(), key=lambda worker: worker.worker_id)
     for number, worker in enumerate(workers, 1):
@@ -60,6 +64,7 @@ def _status(worker: Worker, leases: LeaseBook, *, leads: bool, now: float) -> Wo
         slots=worker.slots,
         slots_in_use=leases.held(worker.instance_id) if leads else len(worker.listed),
         heartbeat=worker.heartbeat,
+        version=worker.version,
     )
 
 

@@ -38,6 +38,7 @@ def fields(answer: WatchFleetResponse) -> dict[str, Any]:
         ],
         "drift": answer.drift,
         "edges": answer.edges,
+        "edge_versions": list(answer.edge_versions),
         "term": answer.term,
         "leads": answer.leads,
     }
@@ -103,4 +104,5 @@ def _worker(worker: WorkerStatus) -> dict[str, Any]:
         "prefill_tokens": beat.prefill_tokens,
         "context_tokens": beat.context_tokens,
         "moved": beat.moved,
+        "version": worker.version,
     }

@@ -12,6 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+import fastrun
+
 Check = Callable[[], str | None]
 """Returns None when all is well, else one sentence that says what is not."""
 
@@ -63,7 +65,7 @@ class AdminServer:
         )
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
-        answer = self.answer
+        answer, name = self.answer, f"fastrun/{fastrun.__version__}"
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
@@ -73,6 +75,9 @@ class AdminServer:
                 self.send_header("content-length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
+
+            def version_string(self) -> str:
+                return name
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
                 """Scrapes are no news."""

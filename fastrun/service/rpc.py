@@ -4,6 +4,7 @@ from __future__ import annotations  # grpc's classes are generic in their stubs 
 
 import asyncio
 import functools
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+import fastrun
 from fastrun.service.identity import Role
 from fastrun.service.interceptor import (
     REQUEST_ID,
@@ -30,6 +32,10 @@ MAX_STRANGERS_MESSAGE_BYTES = 1 << 16
 MOST_STRANGERS_CALLS = 64
 MOST_STRANGERS_STREAMS = 8
 OLD_CHANNEL_GRACE_S = 30.0
+# What a health check tells beside its answer: of which version the service is, and what time it
+# has there, in milliseconds since 1970.
+VERSION = "fastrun-version"
+CLOCK = "fastrun-clock-ms"
 
 
 def _sizes(most_received: int) -> list[tuple[str, Any]]:
@@ -142,7 +148,7 @@ class RpcServer:
             interceptors=[ServerInterceptor(authorize)],
             maximum_concurrent_rpcs=MOST_STRANGERS_CALLS if strangers else None,
         )
-        self._health = health.aio.HealthServicer()
+        self._health = health.aio.HealthServicer() if strangers else _Health()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         self._names: list[str] = []
 
@@ -194,6 +200,21 @@ class RpcServer:
     async def _set_health(self, status: int) -> None:
         for name in ("", *self._names):
             await self._health.set(name, status)
+
+
+class _Health(health.aio.HealthServicer):
+    """Answers health checks, and tells whoever asks what it asks itself when things go wrong."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._version = fastrun.__version__
+
+    async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        """See grpc.health.v1."""
+        context.set_trailing_metadata(
+            ((VERSION, self._version), (CLOCK, str(round(time.time() * 1000))))
+        )
+        return await super().Check(request, context)
 
 
 def _with_request_id(details: Any) -> Any:
