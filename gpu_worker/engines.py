@@ -135,7 +135,6 @@ def _cpu(config: Config) -> tuple["CpuEngine", Model]:
 
 async def _tensorrt_llm(config: Config, leave: Callable[[int], None]) -> tuple[Engine, Model]:
     # Only the chosen engine is loaded: this one needs NVIDIA's image.
-    from gpu_worker.dialect.tokenizer import JsonTokenizer  # noqa: PLC0415
     from gpu_worker.engine.tensorrt_llm import loading, model_folder  # noqa: PLC0415
     from gpu_worker.engine.tensorrt_llm.arguments import EngineArguments  # noqa: PLC0415
     from gpu_worker.engine.tensorrt_llm.errors import StartupError  # noqa: PLC0415
@@ -160,8 +159,7 @@ async def _tensorrt_llm(config: Config, leave: Callable[[int], None]) -> tuple[E
         )
     except StartupError as error:
         raise StartError(str(error)) from error
-    tokenizer = await asyncio.to_thread(JsonTokenizer.from_file, folder.tokenizer)
-    return engine, _model(folder, folder.facts, tokenizer, engine)
+    return engine, _model(folder, folder.facts, folder.tokenizer, engine)
 
 
 class Source(Protocol):

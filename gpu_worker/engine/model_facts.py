@@ -11,6 +11,8 @@ from gpu_worker.dialect.gguf_tokenizer import IGNORE_MERGES
 from gpu_worker.dialect.tokenizer import JsonTokenizer, TokenizerError
 from gpu_worker.engine.errors import ModelError
 
+TOKENIZER = "tokenizer.json"
+
 # What the graph builder can read.
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 
@@ -91,25 +93,35 @@ def folder_facts(folder: Path) -> ModelFacts:
     for path in (model, model.with_suffix(".bin")):
         if not path.is_file():
             raise ModelError(f"it lacks {path.name}")
-    return companion_facts(folder, created=int(model.stat().st_mtime))
+    return companion_facts(folder, read_tokenizer(folder), created=int(model.stat().st_mtime))
 
 
-def companion_facts(folder: Path, *, created: int) -> ModelFacts:
+def read_tokenizer(folder: Path) -> JsonTokenizer:
+    """Read the vocabulary that comes with a model's weights; takes a second if it is large.
+
+    Raises:
+        ModelError: it is missing or damaged.
+    """
+    path = folder / TOKENIZER
+    if not path.is_file():
+        raise ModelError(f"it lacks {TOKENIZER}")
+    try:
+        return JsonTokenizer.from_file(path)
+    except TokenizerError as error:
+        raise ModelError(str(error)) from error
+
+
+def companion_facts(folder: Path, tokenizer: JsonTokenizer, *, created: int) -> ModelFacts:
     """Read the files that come with a model's weights, whatever their format.
 
     Args:
-        folder: as Hugging Face's have them: tokenizer.json, config.json and others.
+        folder: as Hugging Face's have them: config.json and others.
+        tokenizer: of that folder.
         created: seconds since 1970.
 
     Raises:
         ModelError: something is missing or damaged.
     """
-    if not (folder / "tokenizer.json").is_file():
-        raise ModelError("it lacks tokenizer.json")
-    try:
-        tokenizer = JsonTokenizer.from_file(folder / "tokenizer.json")
-    except TokenizerError as error:
-        raise ModelError(str(error)) from error
     config = read_json(folder / "config.json")
     generation = read_json(folder / "generation_config.json")
     spelling = read_json(folder / "tokenizer_config.json")

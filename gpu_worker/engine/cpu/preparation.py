@@ -13,11 +13,10 @@ from gpu_worker.engine.cpu.gguf import read_gguf
 from gpu_worker.engine.cpu.model_cache import ModelCache, Progress, file_sha256, user_cache
 from gpu_worker.engine.cpu.model_source import ModelSource
 from gpu_worker.engine.errors import ModelError
-from gpu_worker.engine.model_facts import ModelFacts, folder_facts, gguf_facts
+from gpu_worker.engine.model_facts import TOKENIZER, ModelFacts, folder_facts, gguf_facts
 
 # Raised whenever the same file would be converted to something else.
 CONVERTER = "2"
-TOKENIZER = "tokenizer.json"
 FACTS = "facts.json"
 
 

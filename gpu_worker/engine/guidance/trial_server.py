@@ -43,7 +43,7 @@ def main(reader: str, tokenizer: Path, size: int, eos_ids: Sequence[int]) -> Non
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     vocabulary: Vocabulary | LibraryVocabulary
     if reader == LIBRARY:
-        vocabulary = LibraryVocabulary.read(tokenizer, size=size, eos_id=eos_ids[0])
+        vocabulary = LibraryVocabulary.read(tokenizer, names={}, size=size, eos_id=eos_ids[0])
     else:
         vocabulary = Vocabulary.read(tokenizer, size=size, eos_ids=eos_ids)
     gc.freeze()  # so that the processes share its memory

@@ -1,7 +1,6 @@
 """A model's tokens as llguidance takes them, and how far it may go with a grammar."""
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -101,25 +100,25 @@ class LibraryVocabulary(NamedTuple):
         return 4 << 20
 
     @classmethod
-    def read(cls, tokenizer: Path, *, size: int, eos_id: int) -> "LibraryVocabulary":
+    def read(
+        cls, tokenizer: Path, *, names: Mapping[str, int], size: int, eos_id: int
+    ) -> "LibraryVocabulary":
         """Read a tokenizer.json, which takes a second if it is large.
 
         Args:
             tokenizer: the file.
+            names: text and id of its added tokens; none where grammars come with ids.
             size: how many logits the model has.
             eos_id: the token that ends a grammar.
         """
         text = tokenizer.read_text(encoding="utf-8")
         read = llguidance.LLTokenizer(text, n_vocab=size, eos_token=eos_id)
-        added = json.loads(text).get("added_tokens") or []
-        return cls(
-            read,
-            {
-                token["content"]: token["id"]
-                for token in added
-                if token["id"] < size and read.is_special_token(token["id"])
-            },
-        )
+        special = {
+            name: token_id
+            for name, token_id in names.items()
+            if token_id < size and read.is_special_token(token_id)
+        }
+        return cls(read, special)
 
     def matcher(self, text: str) -> llguidance.LLMatcher:
         """Compile a grammar, with no limits but the thread's stack."""

@@ -7,7 +7,7 @@ first, in a process that may die of it, with the vocabulary as the library reads
 import asyncio
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -78,15 +78,18 @@ class Guides:
         self._slow = deep_threads(1, 2 * vocabulary.stack_bytes)
 
     @classmethod
-    def of_model(cls, tokenizer: Path, *, size: int, eos_id: int) -> "Guides":
+    def of_model(
+        cls, tokenizer: Path, *, names: Mapping[str, int], size: int, eos_id: int
+    ) -> "Guides":
         """Read a model's vocabulary; takes a second if it is large.
 
         Args:
             tokenizer: a tokenizer.json.
+            names: text and id of its added tokens.
             size: how many logits the model has.
             eos_id: the end token that the model's tokenizer names: the one that a guide ends with.
         """
-        vocabulary = LibraryVocabulary.read(tokenizer, size=size, eos_id=eos_id)
+        vocabulary = LibraryVocabulary.read(tokenizer, names=names, size=size, eos_id=eos_id)
         return cls(vocabulary, Trial(tokenizer, size=size, eos_ids=[eos_id], by_library=True))
 
     async def text(self, grammar: Grammar) -> str:

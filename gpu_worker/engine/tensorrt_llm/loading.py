@@ -93,7 +93,12 @@ def _say_what_it_lacks(library: Library) -> None:
 def _guides(folder: ModelFolder) -> Guides | None:
     if folder.eos_id is None:
         return None
-    return Guides.of_model(folder.tokenizer, size=folder.vocabulary, eos_id=folder.eos_id)
+    return Guides.of_model(
+        folder.tokenizer_file,
+        names=folder.tokenizer.special_tokens,
+        size=folder.vocabulary,
+        eos_id=folder.eos_id,
+    )
 
 
 def _capacity(llm: Any) -> int | None:

@@ -6,8 +6,15 @@ from typing import Any
 
 import msgspec
 
+from gpu_worker.dialect.tokenizer import JsonTokenizer
 from gpu_worker.engine.errors import ModelError
-from gpu_worker.engine.model_facts import ModelFacts, companion_facts, read_json
+from gpu_worker.engine.model_facts import (
+    TOKENIZER,
+    ModelFacts,
+    companion_facts,
+    read_json,
+    read_tokenizer,
+)
 from gpu_worker.engine.tensorrt_llm.errors import StartupError
 from gpu_worker.model_file import Dialect, ModelFileError, PublicFacts, named_by, read
 from gpu_worker.model_store import ModelStore, store_of
@@ -23,15 +30,16 @@ class ModelFolder(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     path: Path
     facts: ModelFacts
+    tokenizer: JsonTokenizer
     vocabulary: int  # how many logits the model has
     eos_id: int | None  # the one end token that its tokenizer names, with which guides end
     dialect: Dialect = Dialect()
     public: PublicFacts = PublicFacts()
 
     @property
-    def tokenizer(self) -> Path:
+    def tokenizer_file(self) -> Path:
         """The file with its vocabulary."""
-        return self.path / "tokenizer.json"
+        return self.path / TOKENIZER
 
 
 def find(argument: str, store: ModelStore | None = None) -> ModelFolder:
@@ -65,7 +73,8 @@ def find(argument: str, store: ModelStore | None = None) -> ModelFolder:
 def _read(name: str, folder: Path, dialect: Dialect, public: PublicFacts) -> ModelFolder:
     if not folder.is_dir():
         raise ModelError("there is no such folder")
-    facts = companion_facts(folder, created=int(folder.stat().st_mtime))
+    tokenizer = read_tokenizer(folder)
+    facts = companion_facts(folder, tokenizer, created=int(folder.stat().st_mtime))
     config = read_json(folder / "config.json")
     vocabulary = config.get("text_config", config).get("vocab_size")
     if not isinstance(vocabulary, int):
@@ -74,20 +83,22 @@ def _read(name: str, folder: Path, dialect: Dialect, public: PublicFacts) -> Mod
         name=name,
         path=folder,
         facts=facts,
+        tokenizer=tokenizer,
         vocabulary=vocabulary,
-        eos_id=_tokenizers_eos(folder, facts, config),
+        eos_id=_tokenizers_eos(tokenizer, facts, config),
         dialect=dialect,
         public=public,
     )
 
 
-def _tokenizers_eos(folder: Path, facts: ModelFacts, config: Mapping[str, Any]) -> int | None:
+def _tokenizers_eos(
+    tokenizer: JsonTokenizer, facts: ModelFacts, config: Mapping[str, Any]
+) -> int | None:
     """Return the end token that tokenizer_config.json names, or config.json if it does not.
 
     The library ends guides with that one and no other.
     """
-    added = read_json(folder / "tokenizer.json").get("added_tokens") or []
-    named = [token.get("id") for token in added if token.get("content") == facts.eos_token]
+    named = tokenizer.special_tokens.get(facts.eos_token)
     configured = config.get("eos_token_id")
-    ids = [*named, *(configured if isinstance(configured, list) else [configured]), *facts.eos_ids]
+    ids = [named, *(configured if isinstance(configured, list) else [configured]), *facts.eos_ids]
     return next((token_id for token_id in ids if token_id in facts.eos_ids), None)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_worker.dialect.tokenizer import JsonTokenizer
 from gpu_worker.engine.grammar import Choice, Free, GrammarError, Json, Literal, Repeat, Sequence
 from gpu_worker.engine.guidance.vocabulary import LibraryVocabulary
 from gpu_worker.engine.protocol import EngineError
@@ -40,7 +41,8 @@ class Trial:
 
 @pytest.fixture(scope="module")
 def vocabulary():
-    return LibraryVocabulary.read(TOKENIZER, size=1024, eos_id=2)
+    names = JsonTokenizer.from_file(TOKENIZER).special_tokens
+    return LibraryVocabulary.read(TOKENIZER, names=names, size=1024, eos_id=2)
 
 
 @pytest.fixture

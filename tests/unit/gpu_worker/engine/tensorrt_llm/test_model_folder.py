@@ -27,7 +27,7 @@ def change(folder, name, **values):
 def test_a_folder_is_read(folder):
     """Name, window, vocabulary and ends come from its files."""
     found = find(f"org/tiny={folder}")
-    assert (found.name, found.path, found.tokenizer) == (
+    assert (found.name, found.path, found.tokenizer_file) == (
         "org/tiny",
         folder,
         folder / "tokenizer.json",
