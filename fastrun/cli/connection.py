@@ -116,14 +116,14 @@ def ask(service: Service, talk: Callable[[grpc.aio.Channel], Awaitable[T]]) -> T
         return asyncio.run(run())
     except grpc.aio.AioRpcError as error:
         if error.code() in _UNREACHABLE and not _speaks(error):
-            raise NotReachedError(_why_not_reached(service, error.details() or "")) from error
+            raise NotReachedError(why_not_reached(service, error.details() or "")) from error
         raise CommandError(str(ServiceError.of_rpc(error))) from error
 
 
 def _deployment(given: str | None, data: Path | None, context: str | None) -> _Deployment:
     if data is not None and context is not None:
         raise CommandError("--data is a stack that runs here and --context another: leave out one")
-    name = LOCAL if data is not None else context or _chosen()
+    name = LOCAL if data is not None else context or chosen()
     if name != LOCAL:
         found = Contexts(default_folder(os.environ)).read(name)
         return _Deployment(found.auth, found.scheduler, found.tls, found.plaintext)
@@ -140,7 +140,7 @@ def _deployment(given: str | None, data: Path | None, context: str | None) -> _D
     return _Deployment(state.auth_address, state.schedulers, tls)
 
 
-def _chosen() -> str:
+def chosen() -> str:
     """The context that is meant where a command is told nothing."""
     if name := os.environ.get("FASTRUN_CONTEXT"):
         return name
@@ -167,8 +167,8 @@ def _speaks(error: grpc.aio.AioRpcError) -> bool:
     return any(key.startswith("fastrun-") for key, _ in error.trailing_metadata() or ())
 
 
-def _why_not_reached(service: Service, details: str) -> str:
-    """Say it in a sentence.
+def why_not_reached(service: Service, details: str) -> str:
+    """Say in a sentence why a service does not answer.
 
     Args:
         service: which.

@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 
 from fastrun.cli.errors import CommandError
-from fastrun.service.tls import ClientTls, Pem
+from fastrun.service.tls import Pem
 
 LOCAL = "local"
 """No file: the stack that `fastrun up` runs here."""
@@ -44,7 +44,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise ValueError("it needs cert, key and ca, or plaintext = true in their place")
 
     @property
-    def tls(self) -> ClientTls | None:
+    def tls(self) -> Pem | None:
         """What its services are called with; None: plaintext."""
         if self.plaintext:
             return None

@@ -79,6 +79,15 @@ class Postgres:
         self._expected_port = self._port or _free_port()
         return self._dsn(self._expected_port)
 
+    def found_dsn(self) -> str | None:
+        """Where the server is that another process has started here; None: nobody has."""
+        try:
+            self._password = (self.folder / "password").read_text()
+        except OSError:
+            return None
+        _, _, _, port, *_ = (*self._status(), "", "", "", "")
+        return self._dsn(int(port)) if port else None
+
     @property
     def running(self) -> bool:
         """Whether the server runs; False also before `start` and after a crash."""

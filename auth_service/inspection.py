@@ -1,0 +1,43 @@
+"""What can be seen of a database without changing it, for those who look for what is wrong."""
+
+from dataclasses import dataclass
+
+from auth_service import migrate
+from auth_service.database import Connection, Database
+from auth_service.keys import Pepper
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A database that can be reached and has our schema."""
+
+    now: float
+    """By Postgres' clock, in seconds since 1970."""
+    read_only: bool
+    """It takes no writes, as one that only follows another."""
+    pepper_fits: bool | None
+    """Whether the stored keys were made with the pepper; None: that is not known, or none is."""
+
+
+async def look(url: str, pepper: Pepper | None) -> Seen:
+    """Look at a database.
+
+    Raises:
+        SchemaError: its schema is older than this code, or the address is none.
+        StoreUnavailableError: it cannot be reached.
+    """
+    await migrate.check(url)
+    database = await Database.open(url, pool_size=1)
+
+    async def work(connection: Connection) -> Seen:
+        found = await connection.fetchrow(database.sql["inspect"], pepper.id if pepper else 0)
+        assert found is not None
+        recorded: bytes | None = found["fingerprint"]
+        known = pepper is not None and recorded is not None
+        fits = recorded == pepper.fingerprint() if pepper and known else None
+        return Seen(found["now"], found["read_only"], fits)
+
+    try:
+        return await database.within(work)
+    finally:
+        await database.close()

@@ -1,0 +1,84 @@
+"""What is looked at, and how it is shown."""
+
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fastrun.cli.connection import ContextName, auth_service, chosen, scheduler_service
+from fastrun.cli.contexts import LOCAL, Contexts, default_folder
+from fastrun.cli.data import Data, data_folder
+from fastrun.cli.doctor import certificates, deployment, host, local
+from fastrun.cli.doctor.finding import Finding, State, wrong
+from fastrun.cli.errors import CommandError
+from fastrun.cli.group import group
+from fastrun.cli.output import Json, print_json
+from fastrun.local.errors import LocalError
+from fastrun.service.identity import Role
+from fastrun.service.terminal import printable
+
+app = group()
+
+PORT = 8000
+
+
+@app.command(epilog="Example: fastrun doctor")
+def doctor(
+    port: Annotated[
+        int,
+        typer.Option(min=0, max=65535, help="That fastrun up is to serve, where it does not run."),
+    ] = PORT,
+    data: Data = None,
+    context: ContextName = None,
+    as_json: Json = False,
+) -> None:
+    """Look at ports, Postgres, certificates, clocks, disk, model, GPU and versions.
+
+    About the stack of fastrun up here; or about the services that FASTRUN_* settings describe; or
+    about the deployment of a context, as far as it shows from here. Exits with status 1 if
+    something is wrong.
+    """
+    findings: list[Finding] = []
+    for finding in _findings(port, data, context):
+        findings.append(finding)
+        if not as_json:
+            print(f"{finding.state:<9}{finding.check:<13}{printable(finding.says)}", flush=True)
+    if as_json:
+        print_json([_fields(finding) for finding in findings])
+    if any(finding.state is State.WRONG for finding in findings):
+        raise typer.Exit(1)
+
+
+def _findings(port: int, data: Path | None, context: str | None) -> Iterator[Finding]:
+    """Look at what is meant; what cannot even be begun is a finding, too."""
+    now = datetime.now(UTC)
+    name = LOCAL if data is not None else context or chosen()
+    try:
+        if name != LOCAL:
+            yield from _context(name, now)
+            return
+        if data is None and not context:
+            environ = host.with_joined(os.environ)
+            if roles := host.described(environ):
+                yield from host.check(roles, environ, now)
+                return
+        yield from local.check(data_folder(data), os.environ, port=port, now=now)
+    except (CommandError, LocalError) as error:
+        yield wrong("settings", str(error))
+
+
+def _context(name: str, now: datetime) -> Iterator[Finding]:
+    found = Contexts(default_folder(os.environ)).read(name)
+    if found.tls is not None:
+        cure = "get another one made by fastrun operator add"
+        yield certificates.check(
+            f"the context {name}", Role.OPERATOR, found.tls, cure=cure, now=now
+        )
+    yield from deployment.check(auth_service(None, None, name), scheduler_service(None, None, name))
+
+
+def _fields(finding: Finding) -> dict[str, Any]:
+    return {"check": finding.check, "state": finding.state, "says": finding.says}

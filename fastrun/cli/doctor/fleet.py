@@ -1,0 +1,42 @@
+"""What the scheduler tells of its fleet, held against what should be. Pure."""
+
+from collections.abc import Iterator
+
+from fastrun.cli.doctor.finding import Finding, ok, skipped, warning, wrong
+from fastrun.cli.doctor.services import protocol
+from fastrun.v1.scheduler_pb2 import WatchFleetResponse, WorkerStatus
+
+_STATES = {
+    "failing": "fails requests: see its log",
+    "suspect": "has said nothing for seconds: see whether its machine is overloaded",
+    "gone": "is gone: start it, or wait until it is forgotten",
+}
+
+
+def check(fleet: WatchFleetResponse) -> Iterator[Finding]:
+    """Look at the workers of a fleet, and at the books about them."""
+    if not fleet.workers:
+        yield warning("fleet", "no worker has said Hello: see its log, or let one join")
+    for worker in fleet.workers:
+        yield _state(worker)
+        what = f"worker {worker.worker_id} at {worker.address}"
+        if worker.state != "gone":
+            yield protocol(what, worker.version)
+    for version in fleet.edge_versions:
+        yield protocol("edge", version)
+    if fleet.drift:
+        yield wrong(
+            "fleet",
+            f"{fleet.drift} leases are held that no worker lists: this is a fault of fastrun; "
+            "restart the leading scheduler, and report it with its log",
+        )
+
+
+def _state(worker: WorkerStatus) -> Finding:
+    problem = _STATES.get(worker.state)
+    what = f"worker {worker.worker_id}"
+    if problem:
+        return warning("fleet", f"{what} {problem}")
+    if worker.state != "serving":
+        return skipped("fleet", f"{what} is {worker.state}")
+    return ok("fleet", f"{what} serves {worker.model}")

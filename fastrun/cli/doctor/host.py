@@ -1,0 +1,126 @@
+"""The services that the settings of this machine describe: each by what it needs."""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fastrun.cli.connection import Service
+from fastrun.cli.doctor import certificates, disk, gpu, model, ports, postgres, services
+from fastrun.cli.doctor.finding import Finding, ok, skipped, wrong
+from fastrun.cli.joined import WorkerFolder, default_folder, environment
+from fastrun.local.environment import OWN
+from fastrun.service import config as settings
+from fastrun.service.config import ConfigError
+from fastrun.service.identity import Role
+from fastrun.service.tls import Tls, TlsError
+
+SERVICES = {
+    "edge": "edge",
+    "auth": "auth_service",
+    "scheduler": "scheduler",
+    "worker": "gpu_worker",
+}
+START_POSTGRES = "start it, or correct DATABASE_URL"
+
+
+class Described(NamedTuple):
+    """A service of this machine."""
+
+    role: Role
+    config: Any
+    environ: Mapping[str, str]
+
+
+def described(environ: Mapping[str, str]) -> list[Role]:
+    """Which services the settings describe: those that say what `fastrun up` says itself."""
+    fields = {(service, field) for service, field in OWN if field != "plaintext"}
+    return [
+        Role(service)
+        for service in SERVICES
+        if any(
+            settings.explicit(service, field, environ) for each, field in fields if each == service
+        )
+    ]
+
+
+def with_joined(environ: Mapping[str, str]) -> Mapping[str, str]:
+    """The settings of a machine that has joined a deployment: with those of its worker."""
+    folder = WorkerFolder(default_folder(environ))
+    joined = folder.joined()
+    return environ if joined is None else environment(folder.path, joined, environ)
+
+
+def check(roles: list[Role], environ: Mapping[str, str], now: datetime) -> Iterator[Finding]:
+    """Look at services one by one."""
+    for role in roles:
+        try:
+            kind = import_module(f"{SERVICES[role]}.config").Config
+            config = settings.load(kind, role, environ)
+        except ConfigError as error:
+            for problem in error.problems:
+                yield wrong("settings", f"{role}: {problem}")
+            continue
+        yield from _service(Described(role, config, environ), now)
+
+
+def _service(it: Described, now: datetime) -> Iterator[Finding]:
+    yield from _ports(it)
+    yield from _certificate(it, now)
+    if it.role is Role.AUTH:
+        yield from postgres.check(it.config.database_url, it.config.pepper, START_POSTGRES)
+    elif it.role is Role.SCHEDULER and it.config.database_url:
+        yield from postgres.check(it.config.database_url, "", START_POSTGRES)
+    elif it.role is Role.EDGE:
+        spool = Path(it.config.spool).expanduser()
+        yield disk.check(spool, "the usage spool", "choose another folder by FASTRUN_EDGE_SPOOL")
+    elif it.role is Role.WORKER:
+        yield from worker(it.config, it.environ)
+    yield from _peers(it)
+
+
+def worker(config: Any, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Look at what a worker computes with."""
+    yield model.check(config, environ)
+    yield from gpu.check(needed=config.engine == "tensorrt-llm")
+
+
+def _ports(it: Described) -> Iterator[Finding]:
+    prefix = f"FASTRUN_{it.role.upper()}"
+    found = ports.readiness(it.config.admin_listen)
+    if found is None:
+        yield skipped("service", f"the {it.role} does not run here")
+        for field in ("listen", "admin_listen"):
+            address = getattr(it.config, field)
+            yield ports.check(address, f"{prefix}_{field.upper()}")
+        return
+    if found.problem:
+        yield wrong("service", f"the {it.role} here is not ready: {found.problem}")
+    else:
+        yield ok("service", f"the {it.role} here is ready")
+    yield services.protocol(f"{it.role} here", found.version)
+
+
+def _certificate(it: Described, now: datetime) -> Iterator[Finding]:
+    config = it.config
+    if config.tls_cert:
+        files = (Path(config.tls_cert), Path(config.tls_key), Path(config.tls_ca))
+        cure = "make another one with fastrun certs, where the CA's key is"
+        if it.role is Role.WORKER and config.renew_address:
+            cure = "join again with fastrun worker join"
+        yield certificates.of_files(f"the {it.role}", it.role, files, cure=cure, now=now)
+
+
+def _peers(it: Described) -> Iterator[Finding]:
+    """Look at the services that this one calls."""
+    addresses: list[tuple[Role, str]] = []
+    if it.role is Role.EDGE:
+        addresses.append((Role.AUTH, it.config.auth_address))
+    if it.role in (Role.EDGE, Role.WORKER):
+        addresses += [(Role.SCHEDULER, each) for each in it.config.scheduler_addresses]
+    try:
+        tls = Tls.of(it.config)
+    except TlsError:
+        return  # it was told with the certificate
+    yield from services.check(Service(address, role, tls) for role, address in addresses)

@@ -1,0 +1,63 @@
+"""Whether Postgres is there, has our schema, and keeps keys that were made with our pepper."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+from auth_service import inspection
+from auth_service.errors import PepperError, SchemaError, StoreUnavailableError
+from auth_service.keys import PEPPER_ID, Pepper
+from fastrun.cli.doctor import clock
+from fastrun.cli.doctor.finding import Finding, ok, skipped, wrong
+
+
+def check(url: str, pepper: str, cure: str) -> Iterator[Finding]:
+    """Look at a database.
+
+    Args:
+        url: where it is; its password is not shown.
+        pepper: in hexadecimal; empty: not ours to know.
+        cure: what to do when it cannot be reached.
+    """
+    before_s = time.time()
+    try:
+        secret = Pepper(PEPPER_ID, bytes.fromhex(pepper)) if pepper else None
+        seen = asyncio.run(inspection.look(url, secret))
+    except StoreUnavailableError as error:
+        reason = str(error).partition(": ")[2] or str(error)
+        yield wrong("postgres", f"{_where(url)} cannot be reached ({reason}): {cure}")
+        return
+    except SchemaError as error:
+        yield wrong("postgres", str(error))
+        return
+    except ValueError:
+        yield wrong(
+            "pepper", "the pepper is not 32 bytes or more in hexadecimal: set FASTRUN_AUTH_PEPPER"
+        )
+        return
+    if seen.read_only:
+        yield wrong(
+            "postgres", f"{_where(url)} takes no writes: DATABASE_URL has to name the primary"
+        )
+    else:
+        yield ok("postgres", f"{_where(url)} answers and has the schema of this version")
+    yield _pepper(seen.pepper_fits, given=bool(pepper))
+    yield clock.compare("Postgres", seen.now, before_s=before_s, after_s=time.time())
+
+
+def _pepper(fits: bool | None, *, given: bool) -> Finding:
+    if fits is None:
+        says = "no key is stored yet" if given else "only the auth service knows it"
+        return skipped("pepper", says)
+    return (
+        ok("pepper", "is that of the stored keys") if fits else wrong("pepper", str(PepperError()))
+    )
+
+
+def _where(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        return f"Postgres at {parts.hostname or 'localhost'}:{parts.port or 5432}"
+    except ValueError:
+        return "Postgres"

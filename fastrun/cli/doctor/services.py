@@ -1,0 +1,75 @@
+"""Whether a service answers, speaks our protocol, and has the time that we have."""
+
+import asyncio
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from fastrun import __version__
+from fastrun.cli.connection import Service, why_not_reached
+from fastrun.cli.doctor import clock
+from fastrun.cli.doctor.finding import Finding, ok, wrong
+from fastrun.service import rpc
+from fastrun.service.rpc import CLOCK, VERSION
+from fastrun.service.versions import together
+
+TIMEOUT_S = 5.0
+
+
+def check(services: Iterable[Service]) -> list[Finding]:
+    """Ask each service; one that does not answer costs TIMEOUT_S."""
+
+    async def run() -> list[list[Finding]]:
+        return await asyncio.gather(*(_ask(service) for service in services))
+
+    return [finding for findings in asyncio.run(run()) for finding in findings]
+
+
+async def _ask(service: Service) -> list[Finding]:
+    what = f"{service.role} at {service.address}"
+    before_s = time.time()
+    try:
+        async with rpc.channel(service.address, service.role, service.tls) as channel:
+            stub: Any = health_pb2_grpc.HealthStub(channel)
+            call = stub.Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S)
+            answer = await call
+            told = {key: str(value) for key, value in await call.trailing_metadata()}
+    except grpc.aio.AioRpcError as error:
+        return [wrong("service", why_not_reached(service, error.details() or ""))]
+    after_s = time.time()
+    return list(_told(what, answer.status, told, before_s, after_s))
+
+
+def _told(
+    what: str, status: int, told: dict[str, str], before_s: float, after_s: float
+) -> Iterator[Finding]:
+    if status == health_pb2.HealthCheckResponse.SERVING:
+        yield ok("service", f"{what} serves")
+    else:
+        yield wrong("service", f"{what} takes no new calls: it is ending, see its log")
+    yield protocol(what, told.get(VERSION, ""))
+    if CLOCK in told:
+        theirs_s = int(told[CLOCK]) / 1000
+        yield clock.compare(f"the {what}", theirs_s, before_s=before_s, after_s=after_s)
+
+
+def protocol(what: str, version: str) -> Finding:
+    """Whether a service of some version works with ours; pure.
+
+    Args:
+        what: the service.
+        version: as it says; empty: it is too old to say.
+    """
+    ours = __version__
+    if not version:
+        return wrong("protocol", f"the {what} is older than fastrun {ours} can tell: upgrade it")
+    if not together(ours, version):
+        return wrong(
+            "protocol",
+            f"the {what} is fastrun {version} and this one is {ours}, which do not speak the same "
+            "protocol: upgrade the older one, by one minor version at a time",
+        )
+    return ok("protocol", f"the {what} is fastrun {version}")
