@@ -5,9 +5,13 @@ slots free, refused together. At arrival a request is refused as a whole or not 
 
 Between two events nothing that waits could be placed: every event that frees or adds a slot ends
 with fill(). So a newcomer that can be placed overtakes nobody who could be.
+
+A fault of ours is one request's: that one is given up, and all others go on.
 """
 
 from collections import deque
+
+import structlog
 
 from fastrun.v1.error_pb2 import ErrorReason
 from fastrun.v1.generation_pb2 import Usage
@@ -17,7 +21,7 @@ from scheduler.config import Config
 from scheduler.edges import Edge, Edges
 from scheduler.fleet import Fleet, Worker
 from scheduler.leader import Leadership
-from scheduler.leases import Lease, LeaseBook
+from scheduler.leases import Lease, LeaseBook, LeaseState
 from scheduler.limits import Limits
 from scheduler.meters import Reached
 from scheduler.placement import Placement
@@ -27,6 +31,8 @@ from scheduler.queue import Queue
 from scheduler.refusals import Refusals
 from scheduler.usage_log import UsageLog
 from scheduler.waiting import Waiting
+
+log = structlog.get_logger()
 
 
 class Admission:
@@ -146,6 +152,23 @@ class Admission:
             self.queue.remove(waiting)
             self._left(waiting, now)
 
+    def give_up(self, edge_id: str, request_id: str, now: float) -> None:
+        """Refuse a request that a fault of ours keeps from being served, and leave nothing of it.
+
+        What it was granted and was not seen to run is in doubt: its edge may never have been told.
+        """
+        self._answers.failed(edge_id, request_id)
+        places = self.queue.of_request(edge_id, request_id)
+        for waiting in places:
+            self.queue.remove(waiting)
+        leases = self.leases.of_request(request_id)
+        for lease in leases:
+            if lease.edge_id == edge_id and lease.state is LeaseState.GRANTED:
+                self.void(lease)
+        served = any(waiting.resume for waiting in places)
+        last = not any(map(self._counts, leases))
+        self.limits.left(request_id, now, over=not served, last=last)
+
     # What workers say
 
     def freed(self, worker: Worker, lease_id: str, usage: Usage | None, now: float) -> None:
@@ -158,16 +181,14 @@ class Admission:
             now: monotonic seconds.
         """
         lease = self.leases.get(lease_id)
-        if lease is not None and lease.instance_id == worker.instance_id:
-            self.placement.ran(lease, usage, now)
-        lease = self.leases.free(worker.instance_id, lease_id)
-        if lease is None:
+        if lease is None or lease.instance_id != worker.instance_id:
             return
-        if lease.request_id:
-            self._usage_log.add(lease.request_id, lease.generation, worker.worker_id, usage, now)
-        if usage is not None:
-            self.limits.use(lease, usage, now)
-            self._recorder.used(worker.card.model, usage.prompt_tokens, usage.cached_tokens)
+        try:
+            self._learn(worker, lease, usage, now)
+        except Exception:
+            # It is freed all the same: its worker does not say so again.
+            log.exception("usage_not_taken", request_id=lease.request_id, lease_id=lease_id)
+        self.leases.free(worker.instance_id, lease_id)
         self._left(lease, now)
         self.refusals.freed(worker.card.model, now)
         self.fill(worker.card.model, now)
@@ -202,9 +223,8 @@ class Admission:
 
     def fill(self, model: str, now: float) -> None:
         """Give free slots of a model to those who wait."""
-        while self._has_free_slot(model, now) and (turn := self._next_turn(model, now)):
-            waiting, worker = turn
-            self._grant(waiting, self.queue.take(waiting, now), worker, now)
+        while self._has_free_slot(model, now) and self._serve_next(model, now):
+            pass
 
     def reopen(self, now: float) -> None:
         """Let those who wait try workers that have failed, when their time has come."""
@@ -266,11 +286,31 @@ class Admission:
                 self.queue.remove(place)
                 self._reject(place, ErrorReason.ERROR_REASON_QUEUE_FULL, now)
 
-    def _next_turn(self, model: str, now: float) -> tuple[Waiting, Worker] | None:
+    def _serve_next(self, model: str, now: float) -> bool:
+        """Give whoever is first a slot, of those who may be where one is free.
+
+        Returns:
+            False if nobody may.
+        """
         for waiting in self.queue.line(model).heads():
-            if worker := self._choose(waiting, now):
-                return waiting, worker
-        return None
+            try:
+                if worker := self._choose(waiting, now):
+                    self._grant(waiting, self.queue.take(waiting, now), worker, now)
+                    return True
+            except Exception:
+                log.exception("grant_failed", request_id=waiting.request_id)
+                self.give_up(waiting.edge_id, waiting.request_id, now)
+                return True
+        return False
+
+    def _learn(self, worker: Worker, lease: Lease, usage: Usage | None, now: float) -> None:
+        """Take note of what a lease was for, before it ends."""
+        if lease.request_id:
+            self._usage_log.add(lease.request_id, lease.generation, worker.worker_id, usage, now)
+        if usage is not None:
+            self.limits.use(lease, usage, now)
+            self._recorder.used(worker.card.model, usage.prompt_tokens, usage.cached_tokens)
+        self.placement.ran(lease, usage, now)
 
     def _waiting(
         self, edge: Edge, acquire: Acquire, generations: deque[int], now: float, *, begun: bool
@@ -322,8 +362,12 @@ class Admission:
     def _reject(
         self, waiting: Waiting, refusal: Reached | ErrorReason.ValueType, now: float
     ) -> None:
-        self._left(waiting, now, over=True)
-        self._answers.rejected(waiting, refusal, now)
+        try:
+            self._left(waiting, now, over=True)
+            self._answers.rejected(waiting, refusal, now)
+        except Exception:
+            log.exception("refusal_failed", request_id=waiting.request_id)
+            self._answers.failed(waiting.edge_id, waiting.request_id)
 
     def _left(self, part: Waiting | Lease, now: float, *, over: bool = False) -> None:
         """Tell the limits that a part of a request waits no longer, or holds no slot any more.

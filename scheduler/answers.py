@@ -63,6 +63,17 @@ class Answers:
         )
         self._send(waiting.edge_id, EdgeReply(rejected=rejected))
 
+    def failed(self, edge_id: str, request_id: str) -> None:
+        """Refuse all that still waits of a request, because of a fault of ours."""
+        error = ErrorDetail(
+            reason=ErrorReason.ERROR_REASON_INTERNAL,
+            message="internal error of the scheduler, see its logs",
+        )
+        # Without generations it is about all that wait.
+        rejected = Rejected(request_id=request_id, error=error)
+        self._send(edge_id, EdgeReply(rejected=rejected))
+        self._recorder.rejected(error.reason)
+
     def queued(self, waiting: Waiting) -> None:
         """Tell how near a request is to its next slot, at whichever of its places that is."""
         places = self._queue.of_request(waiting.edge_id, waiting.request_id)

@@ -2,7 +2,7 @@
 
 import structlog
 
-from fastrun.v1.scheduler_pb2 import EdgeHello, EdgeMessage
+from fastrun.v1.scheduler_pb2 import Acquire, EdgeHello, EdgeMessage
 from scheduler.admission import Admission
 from scheduler.edges import Edge, Edges
 from scheduler.leader import Leadership
@@ -40,27 +40,19 @@ class EdgeSessions:
             return
         if not self._leader.leads:
             return
-        match kind:
-            case "acquire" if edge.confirmed:
-                self._admission.acquire(edge, message.acquire, now)
-            case "release":
-                self._admission.release(edge, message.release.lease_id, now)
-            case "cancel":
-                self._admission.cancel(edge, message.cancel.request_id, now)
-            case "lease_lost":
-                lost = message.lease_lost
-                self._admission.lost(edge, lost.lease_id, now, refused=lost.refused)
-            case "worker_failed":
-                failed = message.worker_failed
-                self._admission.failed(failed.instance_id, failed.lease_id, now)
+        try:
+            self._take(edge, message, now)
+        except Exception:
+            # A fault of ours is this item's; to end the session would let it come again.
+            log.exception("edge_item_failed", edge_id=edge.edge_id, item=kind)
 
     def left(self, link: EdgeLink, now: float) -> None:
         """Note that a session has ended; if a newer one has replaced it, that one stays."""
         edge = self._links.end(link)
         if edge is None:
             return
-        self._admission.withdraw(edge.edge_id, now)
         self._edges.leave(edge, now)
+        self._admission.withdraw(edge.edge_id, now)
         log.info("edge_left", edge_id=edge.edge_id)
 
     def expire(self, now: float) -> None:
@@ -74,17 +66,39 @@ class EdgeSessions:
         """End all sessions."""
         self._links.close()
 
+    def _take(self, edge: Edge, message: EdgeMessage, now: float) -> None:
+        match message.WhichOneof("item"):
+            case "acquire" if edge.confirmed:
+                self._acquire(edge, message.acquire, now)
+            case "release":
+                self._admission.release(edge, message.release.lease_id, now)
+            case "cancel":
+                self._admission.cancel(edge, message.cancel.request_id, now)
+            case "lease_lost":
+                lost = message.lease_lost
+                self._admission.lost(edge, lost.lease_id, now, refused=lost.refused)
+            case "worker_failed":
+                failed = message.worker_failed
+                self._admission.failed(failed.instance_id, failed.lease_id, now)
+
+    def _acquire(self, edge: Edge, acquire: Acquire, now: float) -> None:
+        try:
+            self._admission.acquire(edge, acquire, now)
+        except Exception:
+            log.exception("acquire_failed", edge_id=edge.edge_id, request_id=acquire.request_id)
+            self._admission.give_up(edge.edge_id, acquire.request_id, now)
+
     def _hello(self, link: EdgeLink, hello: EdgeHello, now: float) -> None:
         before = self._links.peer(link)
         if not hello.edge_id or (before is not None and before.edge_id != hello.edge_id):
             raise ProtocolError("the first item must be a Hello with an edge_id")
         edge, former = self._edges.join(hello, link)
+        self._links.bind(link, edge)
+        if former is not None and former.link not in (None, link):
+            self._links.replace(former.link)
+            self._admission.withdraw(edge.edge_id, now)
         began = self._terms.hear(edge.edge_id, hello.term, now, first=before is None)
         edge.confirmed = self._terms.knows(edge.edge_id, hello.term)
-        if former is not None and former.link not in (None, link):
-            self._admission.withdraw(edge.edge_id, now)
-            self._links.replace(former.link)
-        self._links.bind(link, edge)
         if before is None:
             if not began:
                 self._terms.welcome_edge(edge)

@@ -45,6 +45,7 @@ log = structlog.get_logger()
 
 WATCH_INTERVAL_MIN_S = 0.1
 MOST_FOUND = 1000
+TICK_AGAIN_S = 1.0
 
 ItemT = TypeVar("ItemT")
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -217,7 +218,7 @@ class SchedulerServicer(SchedulerServiceServicer):
         """Begin to keep the time; also to be called after the sessions were told something."""
         self._arm()
 
-    def _arm(self) -> None:
+    def _arm(self, *, least_s: float = 0.0) -> None:
         """Have one timer, for whatever is due first."""
         due = None if self._closed else self._sessions.next_due()
         if self._timer is not None:
@@ -227,13 +228,19 @@ class SchedulerServicer(SchedulerServiceServicer):
             self._timer = None
         if due is not None:
             self._timer_due = due
-            delay = max(due - self._clock(), 0)
+            delay = max(due - self._clock(), least_s)
             self._timer = asyncio.get_running_loop().call_later(delay, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
-        self._sessions.tick(self._clock())
-        self._arm()
+        try:
+            self._sessions.tick(self._clock())
+        except Exception:
+            # What else is due must not wait for ever, and what failed not come again at once.
+            log.exception("tick_failed")
+            self._arm(least_s=TICK_AGAIN_S)
+        else:
+            self._arm()
 
 
 @contextmanager

@@ -60,11 +60,15 @@ class WorkerSessions:
         if worker is None or kind == "hello":
             self._hello(link, report.hello, now)
             return
-        match kind:
-            case "heartbeat":
-                self._heartbeat(worker, report.heartbeat, now)
-            case "slot_freed":
-                self._slot_freed(worker, report.slot_freed, now)
+        try:
+            match kind:
+                case "heartbeat":
+                    self._heartbeat(worker, report.heartbeat, now)
+                case "slot_freed":
+                    self._slot_freed(worker, report.slot_freed, now)
+        except Exception:
+            # A fault of ours is this item's; to end the session would let it come again.
+            log.exception("worker_item_failed", worker_id=worker.worker_id, item=kind)
 
     def drain(self, worker_id: str, deadline_ms: int | None) -> DrainWorkerResponse:
         """Pass a Drain on to a worker; it says itself from when on it drains.
@@ -129,17 +133,18 @@ class WorkerSessions:
         if before is not None and before.instance_id != hello.instance_id:
             raise ProtocolError("one session is of one instance")
         worker, former = self._fleet.join(hello, link, now)
+        self._links.bind(link, worker)
         if former is not None and former.link not in (None, link):
             self._links.replace(former.link)
-        self._links.bind(link, worker)
         began = self._terms.hear(worker.instance_id, hello.term, now, first=before is None)
         if before is None:
             self._joined(worker, welcomed=began)
         if former is not None and former.instance_id != worker.instance_id:
             self._replaced(worker, former, now)
         if self._terms.knows(worker.instance_id, hello.term):
-            self._fleet.confirm(worker, now)
+            # Before it may be granted anything, its books have to be right.
             reconcile(self._admission, self._edges, worker, hello, now)
+            self._fleet.confirm(worker, now)
         self._models.changed()
         if former is not None and former.card.model != worker.card.model:
             self._admission.review(former.card.model, now)

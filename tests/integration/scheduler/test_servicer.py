@@ -18,6 +18,8 @@ from fastrun.v1.scheduler_pb2 import (
     WorkerReport,
     WorkerReports,
 )
+from scheduler.metrics import Metrics
+from scheduler.sessions import Sessions
 
 
 async def test_a_free_slot_is_granted_with_a_lease_that_its_worker_accepts(scheduler):
@@ -60,6 +62,50 @@ async def test_a_request_waits_until_the_worker_frees_a_slot(scheduler):
         worker.free(first.lease_id)
         assert (await edge.answer()).request_id == "r2"
         await stack.in_use(1)
+
+
+async def test_a_fault_in_an_acquire_ends_no_session(scheduler, monkeypatch):
+    """Only its request is refused, as a fault of ours; what else the edge asks for is granted."""
+
+    def odd(metrics, model, waited_s):
+        raise RuntimeError(model)
+
+    async with scheduler() as stack:
+        worker, edge = await stack.worker(), stack.edge()
+        with monkeypatch.context() as patch:
+            patch.setattr(Metrics, "granted", odd)
+            edge.acquire("r1")
+            rejected = await edge.answer()
+        assert rejected.request_id == "r1"
+        assert rejected.error.reason == ErrorReason.ERROR_REASON_INTERNAL
+        worker.free((await worker.next("void")).lease_id)
+        edge.acquire("r2")
+        assert (await edge.next("granted")).request_id == "r2"
+        assert not edge.running.done()
+
+
+async def test_a_fault_does_not_stop_the_clock(scheduler, monkeypatch):
+    """Whoever has waited too long is told so, also after something else that was due has failed."""
+    failed = asyncio.Event()
+    tick = Sessions.tick
+
+    def odd(sessions, now):
+        if failed.is_set():
+            tick(sessions, now)
+        else:
+            failed.set()
+            raise RuntimeError
+
+    monkeypatch.setattr("scheduler.servicer.TICK_AGAIN_S", 0.01)
+    async with scheduler() as stack:
+        await stack.worker()
+        edge = stack.edge()
+        edge.acquire("r1")
+        await edge.next("granted")
+        monkeypatch.setattr(Sessions, "tick", odd)
+        edge.acquire("r2", queue_timeout_ms=1)
+        await edge.next("rejected")
+        assert failed.is_set()
 
 
 async def test_eight_generations_share_one_slot_with_others(scheduler):

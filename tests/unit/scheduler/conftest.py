@@ -13,12 +13,28 @@ from scheduler.ports import Chance
 from scheduler.sessions import Sessions
 
 
+def _raise(_logger, _method, event):
+    """Let a fault that is contained fail the test that did not ask for it."""
+    if event.get("exc_info"):
+        raise  # noqa: PLE0704 - what is being logged
+    raise structlog.DropEvent
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _quiet():
-    """Thousands of joins and leaves are no news here."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("critical"))
+    """Thousands of joins and leaves are no news here; a fault is."""
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger("error"), processors=[_raise]
+    )
     yield
     structlog.reset_defaults()
+
+
+@pytest.fixture
+def faults(_quiet):
+    """The names of the faults that were logged; none of them fails the test."""
+    with structlog.testing.capture_logs() as logged:
+        yield lambda: [each["event"] for each in logged if each.get("exc_info")]
 
 
 class Link:
@@ -52,6 +68,8 @@ class Desk:
         self.rejections = []
         self.used = []
         self.failing = []
+        self.faulty = set()
+        """Models of which nothing can be recorded."""
         settings = {"warm_up_s": 0.0} | settings
         chance = Chance(
             new_id=lambda: f"l{self._next()}",
@@ -60,9 +78,9 @@ class Desk:
             wall_clock=lambda: self.wall_s,
         )
         recorder = SimpleNamespace(
-            granted=lambda model, waited_s: self.grants.append((model, waited_s)),
+            granted=lambda model, waited_s: self._record(self.grants, model, waited_s),
             rejected=self.rejections.append,
-            used=lambda *figures: self.used.append(figures),
+            used=lambda *figures: self._record(self.used, *figures),
             failing=self.failing.append,
         )
         self.sessions = Sessions(Config(**settings), now=self.now, chance=chance, recorder=recorder)
@@ -80,6 +98,11 @@ class Desk:
     def _next(self):
         self.numbers += 1
         return self.numbers
+
+    def _record(self, figures, model, *others):
+        if model in self.faulty:
+            raise RuntimeError(model)
+        figures.append((model, *others))
 
     def edge(self, edge_id="e1", lease_ids=(), term=0, *, answers=True):
         """An edge that answers a Welcome of a higher term with another Hello, as edges do."""
