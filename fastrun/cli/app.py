@@ -10,6 +10,7 @@ COMMANDS = {
     "up": "Start everything on this machine: Postgres, services, a model.",
     "down": "Stop what `fastrun up` has started.",
     "doctor": "Look for what is wrong, and say what to do about it.",
+    "chat": "Talk to a model that is served.",
     "fleet": "Show workers, slots, caches and queues; or drain a worker.",
     "account": "Create, approve, suspend, close, limit and list accounts.",
     "key": "Issue, rotate, revoke, limit and list API keys.",

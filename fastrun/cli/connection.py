@@ -10,7 +10,7 @@ from typing import Annotated, TypeVar
 import grpc.aio
 import typer
 
-from fastrun.cli.contexts import LOCAL, Contexts, default_folder
+from fastrun.cli.contexts import LOCAL, Context, Contexts, default_folder
 from fastrun.cli.data import data_folder
 from fastrun.cli.errors import CommandError, NotReachedError
 from fastrun.cli.leading import leading
@@ -98,6 +98,18 @@ def worker_service(address: str, data: Path | None, context: str | None) -> Serv
     return _service(address, Role.WORKER, _deployment(address, data, context))
 
 
+def context_of(data: Path | None, context: str | None) -> Context | None:
+    """The context that is meant; None: the stack here.
+
+    Raises:
+        CommandError: there is no such context, or both were given.
+    """
+    if data is not None and context is not None:
+        raise CommandError("--data is a stack that runs here and --context another: leave out one")
+    name = LOCAL if data is not None else context or _chosen()
+    return None if name == LOCAL else Contexts(default_folder(os.environ)).read(name)
+
+
 def ask(service: Service, talk: Callable[[grpc.aio.Channel], Awaitable[T]]) -> T:
     """Talk to a service.
 
@@ -121,11 +133,8 @@ def ask(service: Service, talk: Callable[[grpc.aio.Channel], Awaitable[T]]) -> T
 
 
 def _deployment(given: str | None, data: Path | None, context: str | None) -> _Deployment:
-    if data is not None and context is not None:
-        raise CommandError("--data is a stack that runs here and --context another: leave out one")
-    name = LOCAL if data is not None else context or chosen()
-    if name != LOCAL:
-        found = Contexts(default_folder(os.environ)).read(name)
+    found = context_of(data, context)
+    if found is not None:
         return _Deployment(found.auth, found.scheduler, found.tls, found.plaintext)
     if given and data is None:
         return _Deployment()
@@ -140,7 +149,7 @@ def _deployment(given: str | None, data: Path | None, context: str | None) -> _D
     return _Deployment(state.auth_address, state.schedulers, tls)
 
 
-def chosen() -> str:
+def _chosen() -> str:
     """The context that is meant where a command is told nothing."""
     if name := os.environ.get("FASTRUN_CONTEXT"):
         return name

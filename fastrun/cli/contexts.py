@@ -19,6 +19,7 @@ LOCAL = "local"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _CURRENT = "current-context"
 
+Url = Annotated[str, msgspec.Meta(pattern=r"^(https?://[^'\"\\\s]+)?$")]
 Address = Annotated[str, msgspec.Meta(pattern=r"^[^'\"\\\s]+:\d+$")]
 
 
@@ -35,6 +36,8 @@ class Context(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """When its certificate ends."""
     plaintext: bool = False
     """The deployment does without certificates."""
+    base_url: Url = ""
+    """Where its API is, ending in /v1; empty: that is not told."""
     cert: str = ""
     key: str = ""
     ca: str = ""
@@ -165,6 +168,8 @@ def parse(text: str, what: str) -> Context:
 def render(context: Context) -> str:
     """Write a context's text; its values are our own and hold no quotes."""
     lines = [f'{name} = "{getattr(context, name)}"' for name in ("auth", "scheduler", "operator")]
+    if context.base_url:
+        lines.append(f'base_url = "{context.base_url}"')
     if context.expires is not None:
         lines.append(f"expires = {context.expires.isoformat(timespec='seconds')}")
     lines += [f"{name} = '''\n{getattr(context, name)}'''" for name in ("cert", "key", "ca")]

@@ -40,6 +40,10 @@ def add(
             metavar="HOST:PORT", help="The scheduler, or several, as that person reaches it."
         ),
     ] = None,
+    base_url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="The API, as that person reaches it; ends in /v1."),
+    ] = None,
     days: Annotated[int, typer.Option(min=1, max=3650, help="How long it lives.")] = DAYS,
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="FILE", help="- for stdout.  [NAME.toml]")
@@ -52,6 +56,7 @@ def add(
     state = folder.state() if certs is None else None
     auth = auth or (state.auth_address if state else None)
     scheduler = scheduler or (state.schedulers if state else None)
+    base_url = base_url or (state.base_url if state else "")
     if auth is None or scheduler is None:
         raise CommandError("say where the services are: give --auth and --scheduler")
     now = datetime.now(UTC)
@@ -61,6 +66,7 @@ def add(
     context = Context(
         auth=auth,
         scheduler=scheduler,
+        base_url=base_url,
         operator=name,
         expires=expires,
         cert=issued.cert.decode(),

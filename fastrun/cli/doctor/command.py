@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from fastrun.cli.connection import ContextName, auth_service, chosen, scheduler_service
-from fastrun.cli.contexts import LOCAL, Contexts, default_folder
+from fastrun.cli.connection import ContextName, auth_service, context_of, scheduler_service
+from fastrun.cli.contexts import Context
 from fastrun.cli.data import Data, data_folder
 from fastrun.cli.doctor import certificates, deployment, host, local
 from fastrun.cli.doctor.finding import Finding, State, wrong
@@ -55,10 +55,9 @@ def doctor(
 def _findings(port: int, data: Path | None, context: str | None) -> Iterator[Finding]:
     """Look at what is meant; what cannot even be begun is a finding, too."""
     now = datetime.now(UTC)
-    name = LOCAL if data is not None else context or chosen()
     try:
-        if name != LOCAL:
-            yield from _context(name, now)
+        if (found := context_of(data, context)) is not None:
+            yield from _context(found, context, now)
             return
         if data is None and not context:
             environ = host.with_joined(os.environ)
@@ -70,12 +69,11 @@ def _findings(port: int, data: Path | None, context: str | None) -> Iterator[Fin
         yield wrong("settings", str(error))
 
 
-def _context(name: str, now: datetime) -> Iterator[Finding]:
-    found = Contexts(default_folder(os.environ)).read(name)
+def _context(found: Context, name: str | None, now: datetime) -> Iterator[Finding]:
     if found.tls is not None:
         cure = "get another one made by fastrun operator add"
         yield certificates.check(
-            f"the context {name}", Role.OPERATOR, found.tls, cure=cure, now=now
+            f"operator {found.operator}", Role.OPERATOR, found.tls, cure=cure, now=now
         )
     yield from deployment.check(auth_service(None, None, name), scheduler_service(None, None, name))
 
