@@ -15,7 +15,7 @@ import structlog
 
 from fastrun.v1.error_pb2 import ErrorReason
 from fastrun.v1.generation_pb2 import Usage
-from fastrun.v1.scheduler_pb2 import Acquire, LeaseClaims, Void, WorkerCommand
+from fastrun.v1.scheduler_pb2 import Acquire, Void, WorkerCommand
 from scheduler.answers import Answers
 from scheduler.config import Config
 from scheduler.edges import Edge, Edges
@@ -94,8 +94,8 @@ class Admission:
         if not generations:
             self._answers.queued(places[0])
             return
-        for generation in generations:
-            for lease in self.leases.of_generation(edge.edge_id, acquire.request_id, generation):
+        for lease in self.leases.of_request(acquire.request_id):
+            if lease.edge_id == edge.edge_id and lease.generation in asked:
                 self.void(lease)
         waiting = self._waiting(edge, acquire, generations, now, begun=bool(places))
         refusal = self.limits.why_refused(acquire, now) or self._why_not(
@@ -344,20 +344,20 @@ class Admission:
         return self._fleet.roster(model).has_free_slot(now)
 
     def _grant(self, waiting: Waiting, generation: int, worker: Worker, now: float) -> None:
-        claims = LeaseClaims(
+        lease = Lease(
             lease_id=self._new_id(),
-            request_id=waiting.request_id,
-            account_id=waiting.account_id,
             instance_id=worker.instance_id,
-            edge_id=waiting.edge_id,
-            term=self._leader.term,
+            held_since=now,
+            request_id=waiting.request_id,
             generation=generation,
+            account_id=waiting.account_id,
             key_id=waiting.key_id,
             choices=waiting.choices,
+            edge_id=waiting.edge_id,
         )
-        self.placement.granted(worker, claims.lease_id, waiting.prompt, now)
-        self.leases.grant(claims, slots=worker.slots, now=now)
-        self._answers.granted(waiting, claims, worker, now)
+        self.placement.granted(worker, lease.lease_id, waiting.prompt, now)
+        self.leases.grant(lease, slots=worker.slots)
+        self._answers.granted(waiting, lease, worker, now)
 
     def _reject(
         self, waiting: Waiting, refusal: Reached | ErrorReason.ValueType, now: float

@@ -6,6 +6,7 @@ from fastrun.v1.scheduler_pb2 import EdgeReply, Granted, LeaseClaims, Queued, Re
 from scheduler.edges import Edges
 from scheduler.fleet import Worker
 from scheduler.leader import Leadership
+from scheduler.leases import Lease
 from scheduler.limits import Limits
 from scheduler.meters import Reached
 from scheduler.ports import Recorder
@@ -34,17 +35,17 @@ class Answers:
         self._limits = limits
         self._recorder = recorder
 
-    def granted(self, waiting: Waiting, claims: LeaseClaims, worker: Worker, now: float) -> None:
+    def granted(self, waiting: Waiting, lease: Lease, worker: Worker, now: float) -> None:
         """Hand out a lease."""
         self._recorder.granted(waiting.model, now - waiting.asked_at)
         granted = Granted(
-            request_id=waiting.request_id,
-            lease_id=claims.lease_id,
-            lease=signed.sign(claims, self._leader.lease_key),
+            request_id=lease.request_id,
+            lease_id=lease.lease_id,
+            lease=signed.sign(self._claims(lease), self._leader.lease_key),
             worker_id=worker.worker_id,
             instance_id=worker.instance_id,
             address=worker.address,
-            generation=claims.generation,
+            generation=lease.generation,
             rate_limit=self._limits.figures(waiting.account_id, waiting.key_id, now),
         )
         self._send(waiting.edge_id, EdgeReply(granted=granted))
@@ -80,6 +81,19 @@ class Answers:
         position = min(self._queue.line(each.model).position(each) for each in places)
         queued = Queued(request_id=waiting.request_id, position=position)
         self._send(waiting.edge_id, EdgeReply(queued=queued))
+
+    def _claims(self, lease: Lease) -> LeaseClaims:
+        return LeaseClaims(
+            lease_id=lease.lease_id,
+            request_id=lease.request_id,
+            account_id=lease.account_id,
+            instance_id=lease.instance_id,
+            edge_id=lease.edge_id,
+            term=self._leader.term,
+            generation=lease.generation,
+            key_id=lease.key_id,
+            choices=lease.choices,
+        )
 
     def _detail(
         self, waiting: Waiting, refusal: Reached | ErrorReason.ValueType, now: float

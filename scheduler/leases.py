@@ -13,15 +13,14 @@ and when it comes back its Hello brings along all that it still runs.
 
 import enum
 from collections import OrderedDict
-from collections.abc import Collection, Hashable, Iterable
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Collection, Iterable
+from typing import Protocol
+
+import msgspec
 
 from fastrun.v1.scheduler_pb2 import LeaseClaims
 
 FREED_REMEMBERED = 100_000
-
-KeyT = TypeVar("KeyT", bound=Hashable)
 
 
 class LeaseState(enum.Enum):
@@ -36,40 +35,60 @@ class NoSlotError(Exception):
     """Every slot of the instance is held."""
 
 
-@dataclass(slots=True, eq=False)
-class Lease:
+class Lease(msgspec.Struct, eq=False, kw_only=True):
     """One held slot."""
 
     lease_id: str
-    request_id: str
-    generation: int
-    """Of the request."""
-    account_id: str
-    key_id: str
-    choices: int
-    """So many generations of the request in a row have the same prompt."""
     instance_id: str
-    edge_id: str
     held_since: float
     """Monotonic seconds."""
-    state: LeaseState
-    started: bool
+    request_id: str = ""
+    generation: int = 0
+    """Of the request."""
+    account_id: str = ""
+    key_id: str = ""
+    choices: int = 0
+    """So many generations of the request in a row have the same prompt."""
+    edge_id: str = ""
+    state: LeaseState = LeaseState.GRANTED
+    started: bool = False
     """The worker or the edge has said that its Start was written."""
 
+    @classmethod
+    def running(cls, claims: LeaseClaims, now: float) -> "Lease":
+        """Read what a worker runs."""
+        return cls(
+            lease_id=claims.lease_id,
+            instance_id=claims.instance_id,
+            held_since=now,
+            request_id=claims.request_id,
+            generation=claims.generation,
+            account_id=claims.account_id,
+            key_id=claims.key_id,
+            choices=claims.choices,
+            edge_id=claims.edge_id,
+            state=LeaseState.RUNNING,
+            started=True,
+        )
 
-class _Index(Generic[KeyT]):
-    """Leases by something they have in common; empty groups take no memory."""
+
+class _Index:
+    """Leases by an id that they have in common; empty groups take no memory."""
 
     def __init__(self) -> None:
-        self._groups: dict[KeyT, dict[str, Lease]] = {}
+        self._groups: dict[str, dict[str, Lease]] = {}
 
-    def at(self, key: KeyT) -> dict[str, Lease]:
+    def at(self, key: str) -> dict[str, Lease]:
         return self._groups.get(key, {})
 
-    def add(self, key: KeyT, lease: Lease) -> None:
-        self._groups.setdefault(key, {})[lease.lease_id] = lease
+    def add(self, key: str, lease: Lease) -> None:
+        group = self._groups.get(key)
+        if group is None:
+            self._groups[key] = {lease.lease_id: lease}
+        else:
+            group[lease.lease_id] = lease
 
-    def remove(self, key: KeyT, lease: Lease) -> None:
+    def remove(self, key: str, lease: Lease) -> None:
         group = self._groups[key]
         del group[lease.lease_id]
         if not group:
@@ -92,10 +111,9 @@ class LeaseBook:
     def __init__(self, watcher: Watcher | None = None) -> None:
         self._watcher = watcher
         self._leases: dict[str, Lease] = {}
-        self._by_instance: _Index[str] = _Index()
-        self._by_edge: _Index[str] = _Index()
-        self._by_request: _Index[str] = _Index()
-        self._by_generation: _Index[tuple[str, str, int]] = _Index()
+        self._by_instance = _Index()
+        self._by_edge = _Index()
+        self._by_request = _Index()
         # What a worker has freed never runs again: a listing that says so is out of date.
         self._freed: OrderedDict[str, None] = OrderedDict()
 
@@ -122,19 +140,15 @@ class LeaseBook:
         """Return the leases of all generations of a request."""
         return list(self._by_request.at(request_id).values())
 
-    def of_generation(self, edge_id: str, request_id: str, generation: int) -> list[Lease]:
-        """Return the leases granted to an edge for one generation of a request."""
-        return list(self._by_generation.at((edge_id, request_id, generation)).values())
-
-    def grant(self, claims: LeaseClaims, *, slots: int, now: float) -> Lease:
+    def grant(self, lease: Lease, *, slots: int) -> None:
         """Hold one more of an instance's slots.
 
         Raises:
             NoSlotError: all are held.
         """
-        if self.held(claims.instance_id) >= slots:
-            raise NoSlotError(claims.instance_id)
-        return self._add(claims, LeaseState.GRANTED, started=False, now=now)
+        if self.held(lease.instance_id) >= slots:
+            raise NoSlotError(lease.instance_id)
+        self._add(lease)
 
     def restore(self, claims: LeaseClaims, *, now: float) -> Lease | None:
         """Book a lease that its worker says is running.
@@ -146,8 +160,10 @@ class LeaseBook:
             return None
         lease = self._leases.get(claims.lease_id)
         if lease is None:
-            return self._add(claims, LeaseState.RUNNING, started=True, now=now)
-        self._run(lease)
+            lease = Lease.running(claims, now)
+            self._add(lease)
+        else:
+            self._run(lease)
         return lease
 
     def strays(self, instance_id: str, listed: Iterable[str]) -> list[str]:
@@ -205,38 +221,18 @@ class LeaseBook:
         if lease.state is LeaseState.GRANTED:
             lease.state = LeaseState.RUNNING
 
-    def _add(self, claims: LeaseClaims, state: LeaseState, *, started: bool, now: float) -> Lease:
-        lease = Lease(
-            lease_id=claims.lease_id,
-            request_id=claims.request_id,
-            generation=claims.generation,
-            account_id=claims.account_id,
-            key_id=claims.key_id,
-            choices=claims.choices,
-            instance_id=claims.instance_id,
-            edge_id=claims.edge_id,
-            held_since=now,
-            state=state,
-            started=started,
-        )
+    def _add(self, lease: Lease) -> None:
         self._leases[lease.lease_id] = lease
         self._by_instance.add(lease.instance_id, lease)
         self._by_edge.add(lease.edge_id, lease)
         self._by_request.add(lease.request_id, lease)
-        self._by_generation.add(_generation(lease), lease)
         if self._watcher is not None:
             self._watcher.lease_held(lease)
-        return lease
 
     def _remove(self, lease: Lease) -> None:
         del self._leases[lease.lease_id]
         self._by_instance.remove(lease.instance_id, lease)
         self._by_edge.remove(lease.edge_id, lease)
         self._by_request.remove(lease.request_id, lease)
-        self._by_generation.remove(_generation(lease), lease)
         if self._watcher is not None:
             self._watcher.lease_ended(lease)
-
-
-def _generation(lease: Lease) -> tuple[str, str, int]:
-    return (lease.edge_id, lease.request_id, lease.generation)

@@ -9,8 +9,8 @@ To drive it without a scheduler, as simulations do: a Fleet with its Weights, a 
 this Placement of its leases, then for each request
 
     worker = placement.choose(model, prompt, excluded, now)
-    placement.granted(worker, lease_id, prompt, now)
-    leases.grant(claims, slots=worker.slots, now=now)
+    placement.granted(worker, lease.lease_id, prompt, now)
+    leases.grant(lease, slots=worker.slots)
 
 and at its end `placement.ran(lease, usage, now)` before `leases.free(...)`; heartbeats go to
 `fleet.beat()`. An Admission does all of that itself. Nothing here keeps time or makes chance.
@@ -125,26 +125,21 @@ class Placement:
         prompt: Prompt,
         excluded: AbstractSet[str],
     ) -> list[Worker]:
-        weights = self._weights
-        found: dict[str, Worker] = {}
-        for worker in roster.least_loaded(tier):
-            if worker.worker_id not in excluded:
-                found[worker.worker_id] = worker
-                if len(found) == weights.least_loaded:
-                    break
-        if len(found) < weights.least_loaded:
-            return list(found.values())
-        for _ in range(weights.at_random):
-            other = roster.any_of(tier, self._random())
-            if other is not None and other.worker_id not in excluded:
-                found[other.worker_id] = other
+        weights, random = self._weights, self._random
+        first = roster.least_loaded(tier, weights.least_loaded + len(excluded))
+        if excluded:
+            first = [each for each in first if each.worker_id not in excluded]
+        if len(first) < weights.least_loaded:
+            return first
+        others = [roster.any_of(tier, random()) for _ in range(weights.at_random)]
         if prompt.hashes:
-            holders = self.index.holders(model, prompt, most=weights.holders, random=self._random())
-            for instance_id in holders:
-                other = roster.with_slot(instance_id, tier)
-                if other is not None and other.worker_id not in excluded:
-                    found[other.worker_id] = other
-        return list(found.values())
+            holders = self.index.holders(model, prompt, most=weights.holders, random=random())
+            others += [roster.with_slot(instance_id, tier) for instance_id in holders]
+        found = dict.fromkeys(first[: weights.least_loaded])
+        for other in others:
+            if other is not None and other.worker_id not in excluded:
+                found[other] = None
+        return list(found)
 
     def _best(self, workers: list[Worker], prompt: Prompt, now: float) -> Worker:
         """Return the cheapest, of equals one of two taken at random: the less loaded."""

@@ -14,7 +14,6 @@ import itertools
 import math
 from collections import OrderedDict
 from collections.abc import Container
-from dataclasses import dataclass
 
 import msgspec
 
@@ -52,8 +51,7 @@ NO_PROMPT = Prompt()
 """Nothing is known of it."""
 
 
-@dataclass(slots=True, eq=False)
-class _Mark:
+class _Mark(msgspec.Struct, eq=False):
     """When blocks were last used; all that one use touches share it."""
 
     stamp: int
@@ -93,8 +91,7 @@ class Cache:
 Holders = dict[int, tuple[Cache, ...]]
 
 
-@dataclass(slots=True)
-class Promise:
+class Promise(msgspec.Struct, frozen=True, eq=False):
     """What a granted lease was expected to find cached; to be compared with what it found."""
 
     cache: Cache

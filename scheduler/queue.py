@@ -10,7 +10,8 @@ import heapq
 import itertools
 import math
 from collections.abc import Iterable
-from dataclasses import replace
+
+import msgspec
 
 from scheduler.line import Line
 from scheduler.waiting import Waiting
@@ -58,8 +59,7 @@ class Queue:
 
     def add(self, waiting: Waiting) -> None:
         """Let generations of a request wait that wait nowhere yet."""
-        line = self._lines.setdefault(waiting.model, Line())
-        line.add(waiting)
+        self._line(waiting.model).add(waiting)
         requests = self._by_edge.setdefault(waiting.edge_id, {})
         requests.setdefault(waiting.request_id, []).append(waiting)
         if waiting.deadline < math.inf:
@@ -67,7 +67,7 @@ class Queue:
 
     def charge(self, waiting: Waiting) -> None:
         """Let the account of a newcomer pay for a slot that it got without waiting."""
-        self._lines.setdefault(waiting.model, Line()).charge(waiting)
+        self._line(waiting.model).charge(waiting)
 
     def take(self, waiting: Waiting, now: float) -> int:
         """End the wait of the next generation of a place, and return it; the others have begun.
@@ -90,7 +90,7 @@ class Queue:
         """
         number = self.next_number()
         self.add(
-            replace(
+            msgspec.structs.replace(
                 waiting,
                 front=False,
                 begun=True,
@@ -129,6 +129,12 @@ class Queue:
             _, _, waiting = heapq.heappop(self._deadlines)
             self.remove(waiting)
             yield waiting
+
+    def _line(self, model: str) -> Line:
+        line = self._lines.get(model)
+        if line is None:
+            line = self._lines[model] = Line()
+        return line
 
     def _expect(self, waiting: Waiting) -> None:
         heapq.heappush(self._deadlines, (waiting.deadline, waiting.number, waiting))

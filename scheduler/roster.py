@@ -5,7 +5,7 @@ Each event about a worker moves that worker alone, so that no decision looks at 
 
 import bisect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import IntEnum
@@ -133,9 +133,9 @@ class Roster:
                 trusted -= 1
         return _TRUSTED if trusted else _ALL_FAIL
 
-    def least_loaded(self, tier: Tier) -> "Iterator[Worker]":
-        """Go through the workers of a tier that have a free slot, the least loaded first."""
-        return (worker for _, _, worker in self._orders[tier])
+    def least_loaded(self, tier: Tier, most: int) -> "list[Worker]":
+        """Return workers of a tier that have a free slot, the least loaded first."""
+        return [worker for _, _, worker in self._orders[tier][:most]]
 
     def any_of(self, tier: Tier, random: float) -> "Worker | None":
         """Return a worker of a tier that has a free slot, by a number in [0, 1)."""

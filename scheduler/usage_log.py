@@ -2,7 +2,8 @@
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from fastrun.v1.generation_pb2 import Usage
 from fastrun.v1.scheduler_pb2 import GenerationUsage
@@ -11,8 +12,7 @@ KEPT_S = 3600.0
 MOST_KEPT = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class _Counts:
+class _Counts(msgspec.Struct, frozen=True):
     """A Usage in less memory: the message that it came in is not kept for it."""
 
     prompt: int
@@ -33,7 +33,9 @@ class _Counts:
             usage.completion_tokens,
             usage.reasoning_tokens,
         )
-        first, last = (former or told, told)
+        if former is None:
+            return told
+        first, last = former, told
         if first.completion > last.completion:
             first, last = last, first
         return cls(first.prompt, first.cached, last.completion, last.reasoning)
@@ -47,8 +49,7 @@ class _Counts:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Entry:
+class _Entry(msgspec.Struct, frozen=True, eq=False):
     at: float
     request_id: str
     generation: int

@@ -1,13 +1,13 @@
 """One place in the queue."""
 
 from collections import deque
-from dataclasses import dataclass
+
+import msgspec
 
 from scheduler.prefix_index import NO_PROMPT, Prompt
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Waiting:
+class Waiting(msgspec.Struct, frozen=True, eq=False):
     """A place in the queue; times are monotonic seconds."""
 
     edge_id: str

@@ -4,17 +4,13 @@ import pytest
 
 from fastrun.v1.scheduler_pb2 import LeaseClaims
 from scheduler import leases
-from scheduler.leases import LeaseBook, LeaseState, NoSlotError
+from scheduler.leases import Lease, LeaseBook, LeaseState, NoSlotError
+
+IDS = {"lease_id": "l1", "instance_id": "i1", "edge_id": "e1", "request_id": "r1"}
 
 
-def claims(lease_id="l1", instance_id="i1", edge_id="e1", request_id="r1", generation=0):
-    return LeaseClaims(
-        lease_id=lease_id,
-        instance_id=instance_id,
-        edge_id=edge_id,
-        request_id=request_id,
-        generation=generation,
-    )
+def claims():
+    return LeaseClaims(**IDS)
 
 
 @pytest.fixture
@@ -22,8 +18,10 @@ def book():
     return LeaseBook()
 
 
-def grant(book, lease_id="l1", **names):
-    return book.grant(claims(lease_id, **names), slots=2, now=10.0)
+def grant(book, lease_id="l1", slots=2, **changes):
+    lease = Lease(**(IDS | {"lease_id": lease_id} | changes), held_since=10.0)
+    book.grant(lease, slots=slots)
+    return lease
 
 
 def test_never_more_leases_than_slots(book):
@@ -46,9 +44,7 @@ def test_a_listed_lease_runs(book):
 
 def test_only_an_unstarted_lease_is_released(book):
     """Release ends a lease whose Start was never written, also while it is being voided."""
-    unstarted, voided, running, lost = (
-        book.grant(claims(f"l{number}"), slots=9, now=0.0) for number in range(4)
-    )
+    unstarted, voided, running, lost = (grant(book, f"l{number}", slots=9) for number in range(4))
     book.void(voided)
     book.run("i1", ["l2"])
     book.void(lost, started=True)
@@ -104,17 +100,17 @@ def test_what_was_freed_stays_freed(book):
     assert book.strays("i1", ["l1", "l2"]) == ["l2"]
 
 
-def test_leases_are_found_by_edge_and_generation(book):
+def test_leases_are_found_by_edge_and_request(book):
     """Both indexes lose what has ended."""
     first = grant(book, "l1")
     second = grant(book, "l2", generation=1)
     assert book.of_edge("e1") == [first, second]
-    assert book.of_generation("e1", "r1", 1) == [second]
-    assert book.of_generation("e1", "r2", 1) == book.of_generation("e2", "r1", 1) == []
+    assert book.of_request("r1") == [first, second]
+    assert book.of_edge("e2") == book.of_request("r2") == []
     book.release(second)
-    assert book.of_edge("e1") == [first]
-    assert book.of_generation("e1", "r1", 1) == []
-    assert book.of_generation("e1", "r1", 0) == [first]
+    assert book.of_edge("e1") == book.of_request("r1") == [first]
+    book.release(first)
+    assert book.of_edge("e1") == book.of_request("r1") == []
 
 
 def test_memory_of_freed_leases_is_bounded(book, monkeypatch):

@@ -1,10 +1,10 @@
 """Which worker gets a request."""
 
 from fastrun.v1.generation_pb2 import Usage
-from fastrun.v1.scheduler_pb2 import Heartbeat, LeaseClaims, WorkerHello
+from fastrun.v1.scheduler_pb2 import Heartbeat, WorkerHello
 from scheduler.breaker import BreakerPolicy
 from scheduler.fleet import Fleet
-from scheduler.leases import LeaseBook
+from scheduler.leases import Lease, LeaseBook
 from scheduler.placement import Placement
 from scheduler.prefix_index import NO_PROMPT, Prompt
 from scheduler.weights import Weights
@@ -54,8 +54,9 @@ class Floor:
         worker = self.worker[worker_id]
         lease_id = f"l{len(self.leases)}-{worker_id}"
         self.placement.granted(worker, lease_id, asked, self.now)
-        claims = LeaseClaims(lease_id=lease_id, instance_id=worker.instance_id)
-        return self.leases.grant(claims, slots=worker.slots, now=self.now)
+        lease = Lease(lease_id=lease_id, instance_id=worker.instance_id, held_since=self.now)
+        self.leases.grant(lease, slots=worker.slots)
+        return lease
 
     def end(self, lease, **usage):
         self.placement.ran(lease, Usage(**usage) if usage else None, self.now)
