@@ -7,7 +7,7 @@ from scheduler.admission import Admission
 from scheduler.edges import Edge, Edges
 from scheduler.leader import Leadership
 from scheduler.leases import LeaseState
-from scheduler.links import Links, ProtocolError
+from scheduler.links import Links, ProtocolError, check_certificate
 from scheduler.ports import EdgeLink
 from scheduler.terms import Terms
 
@@ -31,6 +31,7 @@ class EdgeSessions:
 
         Raises:
             ProtocolError: the first item is no Hello.
+            StrangerError: it is the Hello of an edge with another certificate.
         """
         if self._links.is_replaced(link):
             return
@@ -92,7 +93,11 @@ class EdgeSessions:
         before = self._links.peer(link)
         if not hello.edge_id or (before is not None and before.edge_id != hello.edge_id):
             raise ProtocolError("the first item must be a Hello with an edge_id")
+        known = self._edges.get(hello.edge_id)
+        if known is not None and known.certificate is not None:
+            check_certificate(link, f"edge '{hello.edge_id[:80]}'", known.certificate)
         edge, former = self._edges.join(hello, link)
+        edge.certificate = link.certificate
         self._links.bind(link, edge)
         if former is not None and former.link not in (None, link):
             self._links.replace(former.link)

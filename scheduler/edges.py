@@ -21,6 +21,8 @@ class Edge:
     """It has said that Hello in this term: it lacks what it did not list, and may ask."""
     version: str = ""
     """Of fastrun, as it says."""
+    certificate: str | None = None
+    """The name in it, by which it is known; None: it has not been heard yet."""
 
     def send(self, reply: EdgeReply) -> None:
         """Append to what it will be sent, if it has a session."""

@@ -54,6 +54,8 @@ class Worker:
     """Ids of the leases that it last said it runs."""
     version: str = ""
     """Of fastrun, as it says."""
+    certificate: str = ""
+    """The name in it, by which it is known."""
 
     @property
     def takes_requests(self) -> bool:
@@ -122,6 +124,10 @@ class Fleet:
     def connected(self) -> list[Worker]:
         """Return the workers that have a session."""
         return [worker for worker in self._workers.values() if worker.link is not None]
+
+    def worker(self, worker_id: str) -> Worker | None:
+        """Return a worker, unless it is unknown or has been forgotten."""
+        return self._workers.get(worker_id)
 
     def roster(self, model: str) -> Roster:
         """Return the workers of a model that take requests; not to be changed."""

@@ -12,6 +12,28 @@ class ProtocolError(Exception):
     """The peer does not speak as it must; its session ends."""
 
 
+class StrangerError(Exception):
+    """The peer says that it is another one, whose certificate it does not have."""
+
+
+def check_certificate(link: EdgeLink | WorkerLink, peer: str, known: str) -> None:
+    """Let a session be that of a peer which is known already.
+
+    Args:
+        link: the session.
+        peer: what the peer is called, such as `worker 'gpu-1'`.
+        known: the name in the certificate that it was first heard with.
+
+    Raises:
+        StrangerError: this session has a certificate of another name.
+    """
+    if link.certificate != known:
+        raise StrangerError(
+            f"{peer} is known by the certificate of {known or 'nobody'}, and this one is of "
+            f"{link.certificate or 'nobody'}: use that certificate, or an id of your own"
+        )
+
+
 class Links(Generic[LinkT, PeerT]):
     """The sessions with peers of one kind."""
 

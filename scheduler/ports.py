@@ -13,6 +13,10 @@ ItemT = TypeVar("ItemT", contravariant=True)  # noqa: PLC0105 - named for what i
 class Link(Protocol[ItemT]):
     """One session's way back to its peer; sessions of the same peer differ by identity."""
 
+    @property
+    def certificate(self) -> str:
+        """The name in its peer's certificate; empty without TLS, where nobody can tell."""
+
     def send(self, item: ItemT) -> None:
         """Append to what the peer will be sent; never blocks."""
 

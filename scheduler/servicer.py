@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 import grpc.aio
 import structlog
 
+from fastrun.service import identity
 from fastrun.service.errors import ServiceError
 from fastrun.service.streams import DuplexStream, Outbox
 from fastrun.v1.error_pb2 import ErrorReason
@@ -36,7 +37,7 @@ from fastrun.v1.scheduler_pb2_grpc import SchedulerServiceServicer
 from fastrun.v1.worker_pb2 import Ping
 from scheduler.config import Config
 from scheduler.fleet import FencedError
-from scheduler.links import ProtocolError
+from scheduler.links import ProtocolError, StrangerError
 from scheduler.metrics import Metrics
 from scheduler.sessions import Sessions
 from scheduler.view import fleet_view
@@ -57,6 +58,8 @@ class StreamLink(Generic[ItemT]):
     def __init__(
         self, context: Context, outbox: Outbox[ItemT], ping: ItemT, on_item: Callable[[Any], None]
     ) -> None:
+        caller = identity.caller()
+        self.certificate = caller.name if caller is not None else ""
         self._outbox = outbox
         self._stream = DuplexStream(context, outbox, on_item=on_item, ping=lambda: outbox.put(ping))
 
@@ -250,5 +253,8 @@ def _spoken_for() -> Iterator[None]:
         yield
     except ProtocolError as error:
         raise ServiceError(ErrorReason.ERROR_REASON_INVALID_REQUEST, str(error)) from error
+    except StrangerError as error:
+        log.warning("hello_refused", reason=str(error))
+        raise ServiceError(ErrorReason.ERROR_REASON_PERMISSION_DENIED, str(error)) from error
     except FencedError as error:
         raise ServiceError(ErrorReason.ERROR_REASON_CONFLICT, str(error)) from error

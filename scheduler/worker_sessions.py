@@ -16,7 +16,7 @@ from fastrun.v1.scheduler_pb2 import (
 from scheduler.admission import Admission
 from scheduler.edges import Edges
 from scheduler.fleet import Fleet, Worker
-from scheduler.links import Links, ProtocolError
+from scheduler.links import Links, ProtocolError, check_certificate
 from scheduler.models import Models
 from scheduler.ports import WorkerLink
 from scheduler.reconciliation import reconcile, void_strays
@@ -52,6 +52,7 @@ class WorkerSessions:
 
         Raises:
             ProtocolError: the first item is no Hello.
+            StrangerError: it is the Hello of a worker with another certificate.
             FencedError: it is the Hello of a process that has been replaced.
         """
         if self._links.is_replaced(link):
@@ -80,10 +81,9 @@ class WorkerSessions:
         Raises:
             ServiceError: there is no such worker, or it has no session.
         """
-        workers = {worker.worker_id: worker for worker in self._fleet.workers()}
-        worker = workers.get(worker_id)
+        worker = self._fleet.worker(worker_id)
         if worker is None:
-            known = ", ".join(sorted(workers))
+            known = ", ".join(sorted(each.worker_id for each in self._fleet.workers()))
             raise ServiceError(
                 ErrorReason.ERROR_REASON_NOT_FOUND,
                 f"there is no worker '{worker_id[:80]}': "
@@ -132,7 +132,10 @@ class WorkerSessions:
         before = self._links.peer(link)
         if before is not None and before.instance_id != hello.instance_id:
             raise ProtocolError("one session is of one instance")
+        if known := self._fleet.worker(hello.worker_id):
+            check_certificate(link, f"worker '{hello.worker_id[:80]}'", known.certificate)
         worker, former = self._fleet.join(hello, link, now)
+        worker.certificate = link.certificate
         self._links.bind(link, worker)
         if former is not None and former.link not in (None, link):
             self._links.replace(former.link)

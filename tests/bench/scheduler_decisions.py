@@ -40,6 +40,8 @@ NOW = 100.0
 class Link:
     """Keeps the last thing that was sent."""
 
+    certificate = ""
+
     def __init__(self) -> None:
         self.last = None
 

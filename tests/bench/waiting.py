@@ -33,6 +33,7 @@ class Link:
     """One session; holds what its peer was sent last."""
 
     items: list[Any] = field(default_factory=list)
+    certificate: str = ""
 
     def send(self, item: Any) -> None:
         """Keep it."""

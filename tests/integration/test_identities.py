@@ -21,7 +21,14 @@ from fastrun.service.authority import Authority
 from fastrun.service.errors import ServiceError
 from fastrun.service.identity import Identity, Role
 from fastrun.service.tls import Pem, Tls
-from fastrun.v1 import admin_pb2, admin_pb2_grpc, auth_pb2, scheduler_pb2, worker_pb2
+from fastrun.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
+    auth_pb2,
+    scheduler_pb2,
+    scheduler_pb2_grpc,
+    worker_pb2,
+)
 from fastrun.v1.error_pb2 import ErrorReason
 from gpu_worker import engines
 from gpu_worker.config import Config as WorkerConfig
@@ -288,6 +295,41 @@ async def test_every_call_by_strangers(services, who):
         tls = None
 
     assert set((await outcomes(services, tls)).values()) == {"UNAVAILABLE"}
+
+
+async def hello(services, tls, **names):
+    """Say Hello as a worker; return the first answer, or the error that ended the session."""
+    hello = {"address": "127.0.0.1:1", "model": {"model": "tiny"}, "slots": 1} | names
+    reports = scheduler_pb2.WorkerReports(items=[scheduler_pb2.WorkerReport(hello=hello)])
+    address = services.address(Role.SCHEDULER)
+    async with rpc.channel(address, Role.SCHEDULER, tls) as channel:
+        call = scheduler_pb2_grpc.SchedulerServiceStub(channel).WorkerSession(timeout=LIMIT_S)
+        await call.write(reports)
+        try:
+            return (await call.read()).items[0]
+        except grpc.aio.AioRpcError as error:
+            return ServiceError.of_rpc(error).detail
+        finally:
+            call.cancel()
+
+
+async def test_a_worker_is_itself_by_its_certificate(services):
+    """Another worker's certificate does not get its id, and one that both share does."""
+    both = [Identity(Role.WORKER, name) for name in ("gpu-1", "gpu-2")]
+    provide(services.certs, both, datetime.now(UTC))
+    one, two = (Tls.of_folder(services.certs / f"worker-{each.name}") for each in both)
+    first = {"worker_id": "first", "instance_id": "first-1"}
+    assert (await hello(services, one, **first)).HasField("welcome")
+    for instance_id in ("first-1", "first-2"):
+        refused = await hello(services, two, **first | {"instance_id": instance_id})
+        assert refused.reason == ErrorReason.ERROR_REASON_PERMISSION_DENIED
+        assert refused.message == (
+            "worker 'first' is known by the certificate of gpu-1, and this one is of gpu-2: "
+            "use that certificate, or an id of your own"
+        )
+    assert (await hello(services, one, **first | {"instance_id": "first-2"})).HasField("welcome")
+    second = {"worker_id": "second", "instance_id": "second-1"}
+    assert (await hello(services, one, **second)).HasField("welcome")
 
 
 async def test_a_new_ca_under_a_running_stack(services, tmp_path):

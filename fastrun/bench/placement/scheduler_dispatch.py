@@ -51,6 +51,8 @@ class _Recorder:
 
 
 class _WorkerLink:
+    certificate = ""
+
     def send(self, item: WorkerCommand) -> None:
         """Take no notice: nothing is voided here, and the term stays."""
 
@@ -59,6 +61,8 @@ class _WorkerLink:
 
 
 class _EdgeLink:
+    certificate = ""
+
     def __init__(self) -> None:
         self.replies: list[EdgeReply] = []
 

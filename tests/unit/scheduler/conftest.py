@@ -40,7 +40,8 @@ def faults(_quiet):
 class Link:
     """One session; holds what its peer was sent."""
 
-    def __init__(self):
+    def __init__(self, certificate=""):
+        self.certificate = certificate
         self.items = []
         self.closed = False
 
@@ -104,9 +105,9 @@ class Desk:
             raise RuntimeError(model)
         figures.append((model, *others))
 
-    def edge(self, edge_id="e1", lease_ids=(), term=0, *, answers=True):
+    def edge(self, edge_id="e1", lease_ids=(), term=0, *, answers=True, certificate=""):
         """An edge that answers a Welcome of a higher term with another Hello, as edges do."""
-        link = Link()
+        link = Link(certificate)
         hello = {"edge_id": edge_id, "lease_ids": lease_ids, "term": term}
         self.tell(link, hello=hello)
         if answers and self.sessions.leader.term > term:
@@ -132,9 +133,10 @@ class Desk:
         model="tiny",
         *,
         answers=True,
+        certificate="",
     ):
         """A worker that answers a Welcome of a higher term with another Hello, as workers do."""
-        link = Link()
+        link = Link(certificate)
         hello = {
             "worker_id": worker_id,
             "instance_id": instance_id,

@@ -110,6 +110,8 @@ def _checked():
 class Wire:
     """One session, with what is under way in both directions."""
 
+    certificate = ""
+
     def __init__(self, peer, scheduler):
         self.peer = peer
         self.scheduler = scheduler

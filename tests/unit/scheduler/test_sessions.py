@@ -5,7 +5,7 @@ import pytest
 from fastrun.service.errors import ServiceError
 from fastrun.v1.error_pb2 import ErrorReason
 from scheduler.fleet import FencedError
-from scheduler.links import ProtocolError
+from scheduler.links import ProtocolError, StrangerError
 
 
 def voided(link):
@@ -269,3 +269,40 @@ def test_a_drain_that_reaches_nobody_is_refused(desk):
     with pytest.raises(ServiceError, match="no session") as refused:
         desk.sessions.of_workers.drain("w1", None)
     assert refused.value.detail.reason == ErrorReason.ERROR_REASON_CONFLICT
+
+
+def test_a_worker_is_replaced_under_its_certificate_only(desk):
+    """While its id is known, also while it is gone; what it runs stays as it is."""
+    worker, edge = desk.worker(certificate="gpu-1"), desk.edge()
+    desk.acquire(edge, "r1")
+    for instance_id in ("i1", "i2"):
+        with pytest.raises(StrangerError, match="known by the certificate of gpu-1, and this"):
+            desk.worker(instance_id=instance_id, certificate="gpu-2")
+    assert not worker.closed
+    desk.sessions.of_workers.left(worker, desk.now)
+    desk.pass_time(60)
+    with pytest.raises(StrangerError):
+        desk.worker(instance_id="i2", certificate="gpu-2")
+    assert desk.held() == 1
+    desk.worker(instance_id="i2", certificate="gpu-1")
+    assert (desk.held(), desk.held("i2")) == (0, 0)
+
+
+def test_a_forgotten_worker_s_name_is_free(desk):
+    """Whoever says it first has it, and workers may share a certificate."""
+    worker = desk.worker(certificate="gpu-1")
+    desk.worker("w2", "i2", certificate="gpu-1")
+    desk.sessions.of_workers.left(worker, desk.now)
+    desk.pass_time(3605)
+    desk.worker(instance_id="i3", certificate="gpu-2")
+    assert desk.sessions.fleet.worker("w1").certificate == "gpu-2"
+
+
+def test_an_edge_is_replaced_under_its_certificate_only(desk, foreign):
+    """One of which only a lease is known, whoever comes first."""
+    worker = desk.worker(running=[foreign("l1")], term=1)
+    edge = desk.edge(lease_ids=["l1"], certificate="one")
+    with pytest.raises(StrangerError, match="edge 'e1' is known by the certificate of one"):
+        desk.edge(certificate="two")
+    assert not edge.closed
+    assert voided(worker) == set()
