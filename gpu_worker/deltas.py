@@ -1,6 +1,6 @@
 """What was shown of a generation, as the deltas that tell it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 
 from fastrun.v1.generation_pb2 import GenerateRequest, TokenLogprob, ToolCallDelta, TopLogprob
@@ -28,22 +28,18 @@ class Deltas:
 
     def add(self, shown: Shown, step: StepOutput) -> None:
         """Tell what the first tokens of a step brought."""
-        count = shown.token_count
-        logprobs = step.logprobs[:count] if step.logprobs else ()
-        if not (count or shown.content or shown.reasoning or shown.calls):
+        if not (shown.token_count or shown.content or shown.reasoning or shown.calls):
             return
         cached_tokens = 0 if self._has_told else step.cached_tokens
         self._has_told = True
+        token_ids = step.token_ids[: shown.token_count]
         self._events.delta(
             shown.content,
-            step.token_ids[:count],
+            token_ids,
             cached_tokens=cached_tokens,
             reasoning=shown.reasoning,
-            calls=[self._call(piece) for piece in shown.calls],
-            logprobs=[
-                self._logprob(token_id, logprob)
-                for token_id, logprob in zip(step.token_ids, logprobs, strict=False)
-            ],
+            calls=[self._call(piece) for piece in shown.calls] if shown.calls else (),
+            logprobs=self._logprobs(token_ids, step.logprobs) if step.logprobs else (),
         )
 
     def skip(self, shown: Shown) -> None:
@@ -62,12 +58,18 @@ class Deltas:
             arguments=piece.arguments,
         )
 
-    def _logprob(self, token_id: int, logprob: TokenLogprobs) -> TokenLogprob:
-        return TokenLogprob(
-            token=self._token_bytes(token_id),
-            logprob=logprob.chosen,
-            top=[TopLogprob(token=self._token_bytes(one), logprob=p) for one, p in logprob.top],
-        )
+    def _logprobs(
+        self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs]
+    ) -> Sequence[TokenLogprob]:
+        name = self._token_bytes
+        return [
+            TokenLogprob(
+                token=name(token_id),
+                logprob=known.chosen,
+                top=[TopLogprob(token=name(one), logprob=value) for one, value in known.top],
+            )
+            for token_id, known in zip(token_ids, logprobs, strict=False)
+        ]
 
 
 def call_id(request_id: str, generation: int, index: int) -> str:

@@ -4,11 +4,12 @@ The step loop never waits for an edge: it appends to a request's pending delta. 
 fewer and larger frames, and what waits is bounded by the requests' max_tokens.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from fastrun.v1.error_pb2 import ErrorDetail
 from fastrun.v1.generation_pb2 import (
     Accepted,
+    Delta,
     Failed,
     Finished,
     FinishReason,
@@ -93,18 +94,19 @@ class Events:
     def delta(
         self,
         content: str,
-        token_ids: Iterable[int],
+        token_ids: Sequence[int],
         *,
         cached_tokens: int = 0,
         reasoning: str = "",
-        calls: Iterable[ToolCallDelta] = (),
-        logprobs: Iterable[TokenLogprob] = (),
+        calls: Sequence[ToolCallDelta] = (),
+        logprobs: Sequence[TokenLogprob] = (),
     ) -> None:
         """Append to what was generated."""
         self._moved = True
         self._content.append(content)
         self._token_ids += token_ids
-        self._cached_tokens += cached_tokens
+        if cached_tokens:
+            self._cached_tokens += cached_tokens
         if reasoning:
             self._reasoning.append(reasoning)
         for call in calls:
@@ -112,7 +114,8 @@ class Events:
                 self._calls[-1].arguments += call.arguments
             else:
                 self._calls.append(call)
-        self._logprobs += logprobs
+        if logprobs:
+            self._logprobs += logprobs
         if not self._pending:
             self._pending = True
             self._add(self)
@@ -136,15 +139,7 @@ class Events:
             event.accepted.CopyFrom(self._accepted)
             self._accepted = None
         if self._moved:
-            delta = add(stream_id=self._stream_id).event.delta
-            delta.content = "".join(self._content)
-            delta.token_ids.extend(self._token_ids)
-            delta.cached_tokens = self._cached_tokens
-            if self._reasoning:
-                delta.reasoning = "".join(self._reasoning)
-            delta.tool_calls.extend(self._calls)
-            delta.logprobs.extend(self._logprobs)
-            self._clear()
+            self._move_delta_to(add(stream_id=self._stream_id).event.delta)
         if self._end is not None:
             event = add(stream_id=self._stream_id).event
             if isinstance(self._end, Finished):
@@ -152,6 +147,20 @@ class Events:
             else:
                 event.failed.CopyFrom(self._end)
             self._end = None
+
+    def _move_delta_to(self, delta: Delta) -> None:
+        # Nearly every one is a text and an id: what is empty is left alone.
+        delta.content = "".join(self._content)
+        delta.token_ids.extend(self._token_ids)
+        if self._cached_tokens:
+            delta.cached_tokens = self._cached_tokens
+        if self._reasoning:
+            delta.reasoning = "".join(self._reasoning)
+        if self._calls:
+            delta.tool_calls.extend(self._calls)
+        if self._logprobs:
+            delta.logprobs.extend(self._logprobs)
+        self._clear()
 
     def _clear(self) -> None:
         self._moved = False

@@ -1,6 +1,6 @@
 """One running request, from GenerateRequest to the last of its events.
 
-Tokens go one way: engine -> dialect's answer -> delta.
+Tokens go one way: the engine's step -> reply -> frame.
 """
 
 import asyncio
@@ -8,7 +8,6 @@ import functools
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from contextlib import aclosing
 
 import msgspec
 import structlog
@@ -20,8 +19,6 @@ from fastrun.v1.generation_pb2 import FinishReason, GenerateRequest, Usage
 from fastrun.v1.worker_pb2 import ModelCard
 from gpu_worker import prompt
 from gpu_worker.chat import InvalidRequestError
-from gpu_worker.deltas import Deltas
-from gpu_worker.dialect.answer import Answer
 from gpu_worker.dialect.chat_template import PromptEncoder
 from gpu_worker.dialect.profile import Profile
 from gpu_worker.engine.grammar import GrammarError
@@ -29,23 +26,18 @@ from gpu_worker.engine.protocol import (
     Engine,
     EngineDeadError,
     EngineError,
-    Finish,
-    SamplingParams,
     StepOutput,
     UnsupportedError,
 )
 from gpu_worker.frames import Events
 from gpu_worker.prompt import Prompt, SamplingDefaults
+from gpu_worker.reply import Reply
 
 log = structlog.get_logger()
 
 # Longer texts are templated and tokenized in a thread, so that no heartbeat waits for them.
 INLINE_CHARACTERS = 8 << 10
 
-REASONS = {
-    Finish.STOP: FinishReason.FINISH_REASON_STOP,
-    Finish.LENGTH: FinishReason.FINISH_REASON_LENGTH,
-}
 END_NAMES = {
     FinishReason.FINISH_REASON_STOP: "stop",
     FinishReason.FINISH_REASON_LENGTH: "length",
@@ -106,6 +98,7 @@ class Generation:
         self._moving = False
         self._resumable = False
         self._told = False
+        self._reply: Reply | None = None
         self._outcome = Outcome()
 
     def abort(self) -> None:
@@ -166,6 +159,7 @@ class Generation:
                 "request_crashed", request_id=self._request.request_id, trace=logs.trace(error)
             )
             self._fail(ErrorReason.ERROR_REASON_INTERNAL, "internal error of the worker", "crashed")
+        self._outcome.usage = self._reply.usage if self._reply else None
         self._outcome.duration_s = self._clock() - self._began_at
         return self._outcome
 
@@ -195,94 +189,54 @@ class Generation:
         self._resumable = self._engine.resumable and (
             prompt.grammar is None or self._engine.resumes_grammars
         )
-        usage = self._outcome.usage = Usage(prompt_tokens=len(prompt.token_ids))
-        self._events.accepted(usage.prompt_tokens, resumable=self._resumable)
+        reply = self._reply = Reply(self._request, prompt, self._events, self._model.token_bytes)
+        self._events.accepted(reply.prompt_tokens, resumable=self._resumable)
         log.info(
             "request_started",
             request_id=self._request.request_id,
-            prompt_tokens=usage.prompt_tokens,
+            prompt_tokens=reply.prompt_tokens,
             max_tokens=prompt.sampling.max_tokens,
             resumed_tokens=len(self._request.resume_token_ids),
         )
-        answer = Answer(self._model.token_bytes, prompt.parser)
-        deltas = Deltas(self._request, self._model.token_bytes, self._events)
-        end = self._replay(prompt.sampling, answer, deltas, usage)
-        if end is None:
-            end = await self._go_on(prompt, answer, deltas, usage)
+        if self._request.resume_token_ids:
+            reply.replay(self._request.resume_token_ids)
+        if reply.reason is None:
+            await self._go_on(prompt, reply)
+        if reply.reason is None:
+            raise EngineError("the engine ended this request without a reason")
         self._ending = True
-        self._finish(end, END_NAMES[end])
+        self._finish(reply.reason, END_NAMES[reply.reason])
 
-    def _replay(
-        self, sampling: SamplingParams, answer: Answer, deltas: Deltas, usage: Usage
-    ) -> FinishReason.ValueType | None:
-        """Take what a lost worker generated as told; return why the generation ends with that."""
-        token_ids = self._request.resume_token_ids
-        if not token_ids:
-            return None
-        shown = answer.feed(token_ids)
-        deltas.skip(shown)
-        usage.completion_tokens = shown.token_count
-        usage.reasoning_tokens = answer.reasoning_tokens
-        if answer.ended:
-            return self._reason(Finish.STOP, answer)
-        finish = None
-        if token_ids[-1] in sampling.stop_token_ids:
-            finish = Finish.STOP
-        elif len(token_ids) >= sampling.max_tokens:
-            finish = Finish.LENGTH
-        if finish is None:
-            return None
-        deltas.add(answer.flush(cut=finish is Finish.LENGTH), StepOutput([]))
-        return self._reason(finish, answer)
-
-    async def _go_on(
-        self, prompt: Prompt, answer: Answer, deltas: Deltas, usage: Usage
-    ) -> FinishReason.ValueType:
-        """Generate what has not been yet; return why the generation ends."""
-        resumed = list(self._request.resume_token_ids)
+    async def _go_on(self, prompt: Prompt, reply: Reply) -> None:
+        """Generate what has not been yet."""
+        resumed = self._request.resume_token_ids
         left = prompt.sampling.max_tokens - len(resumed)
-        steps = self._engine.generate(
+        await self._engine.generate(
             [*prompt.token_ids, *resumed],
             msgspec.structs.replace(prompt.sampling, max_tokens=left),
+            take=functools.partial(self._take, reply),
             cache_salt=self._request.cache_salt,
             grammar=prompt.grammar,
             resumed=len(resumed),
         )
-        async with aclosing(steps):
-            async for step in steps:
-                if (end := self._take(step, answer, deltas, usage)) is not None:
-                    self._ending = True  # all is told: what comes while the engine lets go is late
-                    return end
-        raise EngineError("the engine ended this request without a reason")
 
-    def _take(
-        self, step: StepOutput, answer: Answer, deltas: Deltas, usage: Usage
-    ) -> FinishReason.ValueType | None:
-        """Pass on what one step brought; return why the generation ends, if it does."""
+    def _take(self, reply: Reply, step: StepOutput) -> bool:
+        """Pass on what one step brought; True once nothing more is to be told."""
+        if self._ending:
+            return True
         if self._outcome.first_token_s is None:
             self._outcome.first_token_s = self._clock() - self._began_at
-            usage.cached_tokens = step.cached_tokens
-        shown = answer.feed(step.token_ids)
-        usage.completion_tokens += shown.token_count
-        usage.reasoning_tokens = answer.reasoning_tokens
-        deltas.add(shown, step)
-        finish = step.finish
-        if answer.ended:
-            finish = Finish.STOP
-        elif finish is not None:
-            deltas.add(answer.flush(cut=finish is Finish.LENGTH), step)
-        return None if finish is None else self._reason(finish, answer)
-
-    def _reason(self, finish: Finish, answer: Answer) -> FinishReason.ValueType:
-        if finish is Finish.STOP and answer.called:
-            return FinishReason.FINISH_REASON_TOOL_CALLS
-        return REASONS[finish]
+            reply.cached_tokens = step.cached_tokens
+        reply.take(step)
+        # If it ends, all is told: what comes while the engine lets go is late.
+        self._ending = reply.reason is not None
+        return self._ending
 
     def _finish(self, reason: FinishReason.ValueType, end: str) -> None:
         if not self._told:
             self._told = True
             self._outcome.end = end
-            self._events.finished(reason, self._outcome.usage or Usage())
+            self._events.finished(reason, self._reply.usage if self._reply else Usage())
 
     def _fail(self, reason: ErrorReason.ValueType, message: str, end: str) -> None:
         if not self._told:

@@ -54,6 +54,7 @@ class Answer:
         self._detokenizer = Detokenizer(token_bytes)
         self._parser = parser
         self._output = parser.output
+        self._in_thought = parser.in_thought
         self._undecided = 0
         self.reasoning_tokens = 0
 
@@ -71,11 +72,12 @@ class Answer:
         """Take tokens."""
         parser, count = self._parser, 0
         for count, token_id in enumerate(token_ids, start=1):  # noqa: B007 - counts those taken
-            text = self._detokenizer.feed((token_id,))
-            thought = parser.in_thought
+            text = self._detokenizer.feed(token_id)
+            began_in_thought = self._in_thought
             if text:
                 parser.feed(text)
-            if thought or parser.in_thought:
+                self._in_thought = parser.in_thought
+            if began_in_thought or self._in_thought:
                 self.reasoning_tokens += 1 + self._undecided
                 self._undecided = 0
             else:
@@ -100,11 +102,8 @@ class Answer:
 
     def _taken(self, token_count: int) -> Shown:
         output = self._output
-        shown = Shown(
-            content="".join(output.content),
-            reasoning="".join(output.reasoning),
-            calls=output.calls,
-            token_count=token_count,
-        )
-        output.content, output.reasoning, output.calls = [], [], []
+        shown = Shown("".join(output.content), "".join(output.reasoning), output.calls, token_count)
+        output.content.clear()
+        output.reasoning.clear()
+        output.calls = []
         return shown

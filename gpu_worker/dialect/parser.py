@@ -41,6 +41,9 @@ BEGINNINGS = {
 }
 
 
+THOUGHTS = (State.LABEL, State.THOUGHT)
+
+
 class Parser:
     """Feeds on text; what comes out gathers in ``output``."""
 
@@ -91,7 +94,7 @@ class Parser:
     def in_thought(self) -> bool:
         """What came last belongs to a thought."""
         state = self._called_in if self._state is State.CALL else self._state
-        return state in (State.LABEL, State.THOUGHT)
+        return state in THOUGHTS
 
     @property
     def undecided(self) -> bool:

@@ -1,6 +1,6 @@
 """What every engine is: token ids in, token ids out, one bounded set of slots."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Protocol
 
@@ -50,6 +50,11 @@ class StepOutput(msgspec.Struct, frozen=True):
     logprobs: list[TokenLogprobs] | None = None  # one for each token id, if asked for
     finish: Finish | None = None  # set on the last output and on no other
     cached_tokens: int = 0  # prompt tokens that came from the prefix cache; exact
+
+
+# Gets what was made; True: it has enough, and the engine may let go. Called in the event loop,
+# where all others wait for it.
+Take = Callable[[StepOutput], bool]
 
 
 class EngineStats(msgspec.Struct, frozen=True):
@@ -124,19 +129,22 @@ class Engine(Protocol):
             EngineError: it could not find out now; another worker may do better.
         """
 
-    def generate(
+    async def generate(
         self,
         token_ids: Sequence[int],
         sampling: SamplingParams,
         *,
+        take: Take,
         cache_salt: str,
         grammar: Grammar | None = None,
         resumed: int = 0,
-    ) -> AsyncGenerator[StepOutput, None]:
-        """Generate until a stop token, max_tokens or the grammar's end.
+    ) -> None:
+        """Generate until a stop token, max_tokens, the grammar's end, or until ``take`` has enough.
 
-        Closing the generator aborts: when ``aclose()`` returns, the engine holds nothing of the
-        request any more. Prefix-cache blocks are shared only between requests of equal cache_salt.
+        Each output goes to ``take`` as it is made, and the last one has its finish, unless ``take``
+        had enough before. When this returns or raises, ``take`` is not called any more and the
+        engine holds nothing of the request. Cancelling aborts. Prefix-cache blocks are shared only
+        between requests of equal cache_salt.
 
         With a grammar, the completion is text that the grammar allows, or the beginning of one if
         it ends with ``Finish.LENGTH``. A stop token comes only where the grammar may end; where
@@ -144,7 +152,7 @@ class Engine(Protocol):
 
         The last ``resumed`` token_ids are not prompt but what an engine like this one generated
         for the same request before it was lost: the generation goes on after them as that one would
-        have, and yields only what is new: no token at all if they were the whole of it. max_tokens
+        have, and makes only what is new: no token at all if they were the whole of it. max_tokens
         counts what is new.
 
         Raises:

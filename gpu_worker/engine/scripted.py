@@ -14,7 +14,7 @@ Without a command it goes on until max_tokens.
 import asyncio
 import re
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 
@@ -26,7 +26,7 @@ from gpu_worker.engine.protocol import (
     EngineStats,
     Finish,
     SamplingParams,
-    StepOutput,
+    Take,
     TokenLogprobs,
 )
 from gpu_worker.engine.token_stream import TokenStream
@@ -82,6 +82,7 @@ class Script:
         prompt = bytes(token_id for token_id in token_ids if token_id < 256)
         self._seed = 0 if sampling.temperature == 0 else sampling.seed
         self._digest = blake2b(prompt).digest()
+        self._number, self._word = -1, b""  # the last one, of which there is a letter left mostly
         commands = dict(COMMAND.findall(prompt))
         self._text: bytes | None = commands.get(b"text")
         self._end = len(self._text) if self._text is not None else _number(commands, b"tokens")
@@ -94,10 +95,16 @@ class Script:
             return TURN_END
         if self._text is not None:
             return self._text[position]
-        word, letter = divmod(position, WIDTH)
-        message = b"%d %d" % (self._seed, word)
+        number, letter = divmod(position, WIDTH)
+        if number != self._number:
+            self._number, self._word = number, self._choose(number)
+        return self._word[letter]
+
+    def _choose(self, number: int) -> bytes:
+        message = b"%d %d" % (self._seed, number)
         choice = blake2b(message, key=self._digest, digest_size=4).digest()
-        return WORDS[int.from_bytes(choice, "little") * WIDTH % len(WORDS) + letter]
+        at = int.from_bytes(choice, "little") * WIDTH % len(WORDS)
+        return WORDS[at : at + WIDTH]
 
 
 def _number(commands: dict[bytes, bytes], name: bytes) -> int | None:
@@ -107,10 +114,16 @@ def _number(commands: dict[bytes, bytes], name: bytes) -> int | None:
 
 class _Generation:
     def __init__(
-        self, token_ids: Sequence[int], sampling: SamplingParams, *, position: int, limit: int
+        self,
+        token_ids: Sequence[int],
+        sampling: SamplingParams,
+        take: Take,
+        *,
+        position: int,
+        limit: int,
     ) -> None:
         self.script = Script(token_ids, sampling)
-        self.stream = TokenStream(with_logprobs=sampling.logprobs is not None)
+        self.stream = TokenStream(take)
         self.prompt_tokens = len(token_ids)
         self.position = position
         self.begins_at = 0.0  # when its prefill will be done, by the loop's clock
@@ -127,15 +140,15 @@ class _Generation:
             finish = Finish.STOP
         elif self.position == self._limit:
             finish = Finish.LENGTH
-        self.stream.add(token, self._logprobs(token), finish)
+        self.stream.add([token], finish, self._logprobs(token))
         return finish is not None
 
-    def _logprobs(self, token: int) -> TokenLogprobs | None:
+    def _logprobs(self, token: int) -> list[TokenLogprobs] | None:
         count = self._sampling.logprobs
         if count is None:
             return None
         top = [((token + rank) % 258, -0.25 - rank) for rank in range(min(count, 258))]
-        return TokenLogprobs(chosen=-0.25, top=top)
+        return [TokenLogprobs(chosen=-0.25, top=top)]
 
 
 class ScriptedEngine:
@@ -196,10 +209,11 @@ class ScriptedEngine:
         token_ids: Sequence[int],
         sampling: SamplingParams,
         *,
+        take: Take,
         cache_salt: str,
         grammar: Grammar | None = None,
         resumed: int = 0,
-    ) -> AsyncGenerator[StepOutput, None]:
+    ) -> None:
         """Generate what the prompt's script says."""
         del cache_salt  # there is no cache
         self.health()
@@ -210,17 +224,13 @@ class ScriptedEngine:
         if not prompt or sampling.max_tokens < 1 or room < 1:
             raise EngineError("a generation needs a prompt that fits and max_tokens of at least 1")
         limit = resumed + min(sampling.max_tokens, room)
-        generation = _Generation(prompt, sampling, position=resumed, limit=limit)
+        generation = _Generation(prompt, sampling, take, position=resumed, limit=limit)
         self._waiting.append(generation)
         self._admit()
         if self._steps is None or self._steps.done():
             self._steps = asyncio.create_task(self._run(), name="scripted-engine")
         try:
-            while True:
-                output = await generation.stream.next()
-                yield output
-                if output.finish is not None:
-                    return
+            await generation.stream.over()
         finally:
             self._remove(generation)
 

@@ -1,4 +1,4 @@
-"""What an engine has made for one generation and nobody has taken yet."""
+"""What an engine makes for one generation, handed over as it comes."""
 
 import asyncio
 
@@ -7,58 +7,53 @@ from gpu_worker.engine.protocol import (
     EngineError,
     Finish,
     StepOutput,
+    Take,
     TokenLogprobs,
     UnsupportedError,
 )
 
 
 class TokenStream:
-    """Gathers tokens until they are asked for; belongs to one event loop."""
+    """Hands tokens over until it is over; belongs to the event loop that it is made in."""
 
-    def __init__(self, *, with_logprobs: bool) -> None:
+    def __init__(self, take: Take) -> None:
+        """Begin.
+
+        Args:
+            take: gets each output; what it raises fails this stream alone.
+        """
         self.cached_tokens = 0
-        self._with_logprobs = with_logprobs
-        self._moved = asyncio.Event()
-        self._token_ids: list[int] = []
-        self._logprobs: list[TokenLogprobs] = []
-        self._finish: Finish | None = None
-        self._error: EngineError | GrammarError | UnsupportedError | None = None
+        self._take = take
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def add(self, token_id: int, logprobs: TokenLogprobs | None, finish: Finish | None) -> None:
-        """Add a token; nothing follows one that finishes."""
-        self._token_ids.append(token_id)
-        if logprobs is not None:
-            self._logprobs.append(logprobs)
-        self._finish = finish
-        self._moved.set()
-
-    def end(self, finish: Finish) -> None:
-        """End without a further token."""
-        self._finish = finish
-        self._moved.set()
+    def add(
+        self,
+        token_ids: list[int],
+        finish: Finish | None = None,
+        logprobs: list[TokenLogprobs] | None = None,
+    ) -> None:
+        """Hand tokens over; they are dropped once the stream is over, as it is after a finish."""
+        if self._over.done():
+            return
+        try:
+            has_enough = self._take(StepOutput(token_ids, logprobs, finish, self.cached_tokens))
+        except Exception as error:  # noqa: BLE001 - and it does not stop the step of all others
+            self._over.set_exception(error)
+            return
+        if has_enough or finish is not None:
+            self._over.set_result(None)
 
     def fail(self, error: EngineError | GrammarError | UnsupportedError) -> None:
-        """End with an error; tokens that wait are dropped."""
-        self._error = error
-        self._moved.set()
+        """End with an error, unless it is over."""
+        if not self._over.done():
+            self._over.set_exception(error)
 
-    async def next(self) -> StepOutput:
-        """Wait until there is something and take all of it.
+    async def over(self) -> None:
+        """Return when nothing is handed over any more; who is cancelled here ends the stream.
 
         Raises:
             EngineError: the stream failed.
             GrammarError: its grammar cannot be followed any further.
             UnsupportedError: the engine refused it.
         """
-        await self._moved.wait()
-        self._moved.clear()
-        if self._error is not None:
-            raise self._error
-        output = StepOutput(
-            token_ids=self._token_ids,
-            logprobs=self._logprobs if self._with_logprobs else None,
-            finish=self._finish,
-            cached_tokens=self.cached_tokens,
-        )
-        self._token_ids, self._logprobs = [], []
-        return output
+        await self._over

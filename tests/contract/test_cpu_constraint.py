@@ -5,6 +5,7 @@ import json
 
 import jsonschema
 import pytest
+from engine_outputs import outputs_of
 
 from gpu_worker.dialect.tokenizer import JsonTokenizer
 from gpu_worker.engine.cpu.loading import load_cpu_engine
@@ -49,8 +50,13 @@ class Subject:
         chat = f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
         sampling = SamplingParams(max_tokens=max_tokens, stop_token_ids=self.eos_ids, **fields)
         prompt = self.tokenizer.encode(chat, special=True)
-        return self.engine.generate(
-            [*prompt, *resumed], sampling, cache_salt="", grammar=grammar, resumed=len(resumed)
+        return outputs_of(
+            self.engine,
+            [*prompt, *resumed],
+            sampling,
+            cache_salt="",
+            grammar=grammar,
+            resumed=len(resumed),
         )
 
     async def outputs(self, grammar, **fields):

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 
 import msgspec
 import pytest
+from engine_outputs import outputs_of
 
 from gpu_worker.dialect.tokenizer import JsonTokenizer
 from gpu_worker.engine.cpu.engine import CpuEngine
@@ -60,8 +61,8 @@ def prompt(tokenizer: JsonTokenizer) -> Callable[..., list[int]]:
 async def run(engine, ids, salt="", max_tokens=40, **fields):
     fields = {"temperature": 0, "stop_token_ids": (0, 2), **fields}
     tokens, cached = [], set()
-    async for output in engine.generate(
-        ids, SamplingParams(max_tokens=max_tokens, **fields), cache_salt=salt
+    async for output in outputs_of(
+        engine, ids, SamplingParams(max_tokens=max_tokens, **fields), cache_salt=salt
     ):
         tokens += output.token_ids
         cached.add(output.cached_tokens)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from collections.abc import Sequence as ReadOnlySequence
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -28,6 +28,7 @@ from gpu_worker.engine.protocol import (
     Finish,
     SamplingParams,
     StepOutput,
+    Take,
     TokenLogprobs,
 )
 from gpu_worker.engine.token_stream import TokenStream
@@ -47,8 +48,8 @@ _Value = TypeVar("_Value")
 class _Stream(TokenStream):
     """A generation as the event loop sees it."""
 
-    def __init__(self, sequence: Sequence, released: asyncio.Future[None]) -> None:
-        super().__init__(with_logprobs=sequence.sampler.logprobs is not None)
+    def __init__(self, sequence: Sequence, take: Take, released: asyncio.Future[None]) -> None:
+        super().__init__(take)
         self.sequence = sequence
         self.released = released  # done when the step thread holds nothing of it any more
 
@@ -58,8 +59,8 @@ class _Token(NamedTuple):
 
     stream: _Stream
     token_id: int
-    logprobs: TokenLogprobs | None
     finish: Finish | None
+    logprobs: list[TokenLogprobs] | None
 
 
 class CpuEngine:
@@ -151,8 +152,7 @@ class CpuEngine:
         """
         # A longer prompt compiles for twice as long, and saves the first request 0.05 s.
         greedy = SamplingParams(max_tokens=2, temperature=0)
-        async for _ in self.generate([0], greedy, cache_salt=WARM_UP_SALT):
-            pass
+        await self.generate([0], greedy, take=lambda _: False, cache_salt=WARM_UP_SALT)
         # Nothing runs, so that the step thread counts nothing.
         self._batch.forget_counts()
         self._completion_tokens = 0
@@ -162,10 +162,11 @@ class CpuEngine:
         token_ids: ReadOnlySequence[int],
         sampling: SamplingParams,
         *,
+        take: Take,
         cache_salt: str,
         grammar: Grammar | None = None,
         resumed: int = 0,
-    ) -> AsyncGenerator[StepOutput, None]:
+    ) -> None:
         """Generate; max_tokens is cut to what the context holds."""
         constraint = None if grammar is None else await self._compiler().begin(grammar)
         prompt = np.array(token_ids, np.int64)
@@ -181,23 +182,19 @@ class CpuEngine:
             resumed=resumed,
         )
         if sequence.ended_before:
-            yield StepOutput([], finish=Finish.STOP)
+            take(StepOutput([], finish=Finish.STOP))
             return
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._loop = loop
             self._streams.clear()
-        stream = _Stream(sequence, loop.create_future())
+        stream = _Stream(sequence, take, loop.create_future())
         self._streams.add(stream)
         self._accepted += 1
         self._accepted_tokens += sequence.length
         self._commands.put(partial(self._begin, stream))
         try:
-            while True:
-                output = await stream.next()
-                yield output
-                if output.finish is not None:
-                    return
+            await stream.over()
         finally:
             if stream in self._streams:
                 self._commands.put(partial(self._abort, stream))
@@ -314,7 +311,7 @@ class CpuEngine:
                 self._tell(self._fail, (stream, choice))
                 continue
             finish = sequence.append(choice.token_id)
-            tokens.append(_Token(stream, choice.token_id, choice.logprobs, finish))
+            tokens.append(_Token(stream, choice.token_id, finish, choice.logprobs))
             if finish is not None:
                 self._drop(sequence)
         self._completion_tokens += len(tokens)
@@ -340,7 +337,7 @@ class CpuEngine:
     def _deliver(self, tokens: list[_Token]) -> None:
         for token in tokens:
             token.stream.cached_tokens = token.stream.sequence.cached_tokens or 0
-            token.stream.add(token.token_id, token.logprobs, token.finish)
+            token.stream.add([token.token_id], token.finish, token.logprobs)
             if token.finish is not None:
                 self._release(token.stream)
 

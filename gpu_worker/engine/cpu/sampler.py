@@ -150,7 +150,7 @@ class Sampled(NamedTuple):
     """The token chosen for a row, and what was reported of it."""
 
     token_id: int
-    logprobs: TokenLogprobs | None = None
+    logprobs: list[TokenLogprobs] | None = None
 
 
 def sample(logits: Floats, rows: Sequence[RowSampler]) -> list[Sampled | Exception]:
@@ -164,7 +164,7 @@ def _sample_row(logits: Floats, row: RowSampler) -> Sampled | Exception:
     try:
         token = row.choose(logits)
         asked = row.logprobs
-        return Sampled(token, None if asked is None else logprobs(logits, token, asked))
+        return Sampled(token, None if asked is None else [logprobs(logits, token, asked)])
     except Exception as error:  # noqa: BLE001 - whatever it is, it is this request's and no other's
         return error
 

@@ -8,7 +8,7 @@ cursor. What raises is sorted: it was the request, or it was the end of the engi
 import asyncio
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -20,7 +20,7 @@ from gpu_worker.engine.protocol import (
     EngineError,
     EngineStats,
     SamplingParams,
-    StepOutput,
+    Take,
 )
 from gpu_worker.engine.tensorrt_llm.batch import Batch
 from gpu_worker.engine.tensorrt_llm.guides import Guides
@@ -134,8 +134,7 @@ class TensorRtLlmEngine:
         self._progress.patience_s = WARM_UP_LIMIT_S  # some kernels are compiled when first used
         try:
             async with asyncio.timeout(WARM_UP_LIMIT_S):
-                async for _ in self.generate(prompt, some, cache_salt=WARM_UP_SALT):
-                    pass
+                await self.generate(prompt, some, take=lambda _: False, cache_salt=WARM_UP_SALT)
         except TimeoutError as error:
             raise EngineError(f"no token came within {WARM_UP_LIMIT_S:.0f} s") from error
         finally:
@@ -147,10 +146,11 @@ class TensorRtLlmEngine:
         token_ids: Sequence[int],
         sampling: SamplingParams,
         *,
+        take: Take,
         cache_salt: str,
         grammar: Grammar | None = None,
         resumed: int = 0,
-    ) -> AsyncGenerator[StepOutput, None]:
+    ) -> None:
         """Generate; max_tokens is cut to what the context holds."""
         self._check(token_ids, sampling, resumed)
         if grammar is not None and resumed:
@@ -160,6 +160,7 @@ class TensorRtLlmEngine:
         request = Request(
             token_ids,
             msgspec.structs.replace(sampling, max_tokens=min(sampling.max_tokens, room)),
+            take,
             cache_salt=cache_salt,
             guide=guide,
             resumed=resumed,
@@ -167,11 +168,7 @@ class TensorRtLlmEngine:
         self._alive()
         self._batch.add(request)
         try:
-            while True:
-                output = await request.stream.next()
-                yield output
-                if output.finish is not None:
-                    return
+            await request.stream.over()
         finally:
             await self._batch.release(request)
 

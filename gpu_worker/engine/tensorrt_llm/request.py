@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from gpu_worker.engine.protocol import EngineError, SamplingParams
+from gpu_worker.engine.protocol import EngineError, SamplingParams, Take
 from gpu_worker.engine.tensorrt_llm.cursor import Cursor
 from gpu_worker.engine.token_stream import TokenStream
 
@@ -16,6 +16,7 @@ class Request:
         self,
         token_ids: Sequence[int],
         sampling: SamplingParams,
+        take: Take,
         *,
         cache_salt: str,
         guide: str | None,
@@ -26,7 +27,7 @@ class Request:
         self.cache_salt = cache_salt
         self.guide = guide
         self.resumed = resumed
-        self.stream = TokenStream(with_logprobs=sampling.logprobs is not None)
+        self.stream = TokenStream(take)
         # Set when the engine has it.
         self.result: Any = None
         self.reader: asyncio.Task[None] | None = None
@@ -56,12 +57,8 @@ class Request:
         self.new_tokens = len(piece.token_ids)
         if is_first and piece.token_ids:
             self.stream.cached_tokens = int(getattr(self.result, "cached_tokens", 0) or 0)
-        last = len(piece.token_ids) - 1
-        for at, token_id in enumerate(piece.token_ids):
-            logprob = piece.logprobs[at] if piece.logprobs else None
-            self.stream.add(token_id, logprob, piece.finish if at == last else None)
-        if piece.finish is not None and not piece.token_ids:
-            self.stream.end(piece.finish)
+        if piece.token_ids or piece.finish is not None:
+            self.stream.add(piece.token_ids, piece.finish, piece.logprobs or None)
         self.ended = piece.finish is not None or piece.cancelled
         if piece.cancelled and not self._aborted:
             raise EngineError("the engine cancelled this request")

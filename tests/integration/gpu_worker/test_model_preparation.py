@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from engine_outputs import outputs_of
 
 from gpu_worker.engine.cpu.loading import load_cpu_engine
 from gpu_worker.engine.cpu.model_source import ModelSource, model_source
@@ -33,7 +34,7 @@ async def greet(model):
     sampling = SamplingParams(max_tokens=6, temperature=0)
     tokens = [
         token
-        async for output in engine.generate([1, 20, 30, 40], sampling, cache_salt="")
+        async for output in outputs_of(engine, [1, 20, 30, 40], sampling, cache_salt="")
         for token in output.token_ids
     ]
     await engine.close()

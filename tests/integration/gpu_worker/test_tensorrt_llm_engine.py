@@ -7,6 +7,7 @@ import time
 from contextlib import asynccontextmanager
 
 import pytest
+from engine_outputs import outputs_of
 from standin_engine import TINY, installed, load_standin
 
 from gpu_worker.dialect.tokenizer import JsonTokenizer
@@ -50,7 +51,8 @@ class Subject:
 
     def generate(self, text, max_tokens=20, salt="s", grammar=None, resumed=(), **fields):
         fields = {"temperature": 0, "stop_token_ids": ENDS, **fields}
-        return self.engine.generate(
+        return outputs_of(
+            self.engine,
             [*self.prompt(text), *resumed],
             SamplingParams(max_tokens=max_tokens, **fields),
             cache_salt=salt,
@@ -204,7 +206,7 @@ async def test_a_first_token_may_take_long():
         executor = engine._llm._executor
         engine.health()
         with pytest.raises(EngineDeadError, match="nothing has come"):
-            await anext(engine.generate([5], SamplingParams(max_tokens=5), cache_salt=""))
+            await anext(outputs_of(engine, [5], SamplingParams(max_tokens=5), cache_salt=""))
         await engine.close()
         executor.close()
 
@@ -352,7 +354,7 @@ async def test_what_the_engine_cannot_hold_never_reaches_it(subject):
     for prompt in ([5] * 4096, [5] * 5000, [-1], [10**6], []):
         params = SamplingParams(max_tokens=5)
         with pytest.raises(EngineError):
-            await anext(subject.engine.generate(prompt, params, cache_salt=""))
+            await anext(outputs_of(subject.engine, prompt, params, cache_salt=""))
     with pytest.raises(UnsupportedError, match="max_tokens"):
         await subject.outputs("x", max_tokens=0)
     assert len(subject.engine._llm._params) == 1

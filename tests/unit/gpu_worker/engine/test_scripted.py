@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from engine_outputs import outputs_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,9 +17,9 @@ TOKENIZER = ByteTokenizer()
 async def run(engine, prompt, max_tokens=20, **fields):
     sampling = SamplingParams(max_tokens=max_tokens, **fields)
     prompt = TOKENIZER.encode(prompt, special=True)
-    outputs = [output async for output in engine.generate(prompt, sampling, cache_salt="")]
-    ids = [token for output in outputs for token in output.token_ids]
-    return b"".join(map(TOKENIZER.token_bytes, ids)).decode(), outputs[-1].finish
+    came = [output async for output in outputs_of(engine, prompt, sampling, cache_salt="")]
+    ids = [token for output in came for token in output.token_ids]
+    return b"".join(map(TOKENIZER.token_bytes, ids)).decode(), came[-1].finish
 
 
 async def test_says_words_without_a_script():
@@ -122,5 +123,5 @@ async def test_refuses_grammars():
         await engine.compile(Literal("a"))
     sampling = SamplingParams(max_tokens=5)
     with pytest.raises(GrammarError, match="scripted engine"):
-        await anext(engine.generate([1], sampling, cache_salt="", grammar=Literal("a")))
+        await anext(outputs_of(engine, [1], sampling, cache_salt="", grammar=Literal("a")))
     assert engine.stats().waiting == engine.stats().running == 0
