@@ -5,7 +5,6 @@ import structlog
 from fastrun.v1.scheduler_pb2 import Acquire, EdgeHello, EdgeMessage
 from scheduler.admission import Admission
 from scheduler.edges import Edge, Edges
-from scheduler.leader import Leadership
 from scheduler.leases import LeaseState
 from scheduler.links import Links, ProtocolError, check_certificate
 from scheduler.ports import EdgeLink
@@ -17,12 +16,9 @@ log = structlog.get_logger()
 class EdgeSessions:
     """Every session with an edge; times are monotonic seconds."""
 
-    def __init__(
-        self, *, edges: Edges, admission: Admission, leader: Leadership, terms: Terms
-    ) -> None:
+    def __init__(self, *, edges: Edges, admission: Admission, terms: Terms) -> None:
         self._edges = edges
         self._admission = admission
-        self._leader = leader
         self._terms = terms
         self._links: Links[EdgeLink, Edge] = Links()
 
@@ -39,7 +35,7 @@ class EdgeSessions:
         if edge is None or kind == "hello":
             self._hello(link, message.hello, now)
             return
-        if not self._leader.leads:
+        if not self._terms.leads:
             return
         try:
             self._take(edge, message, now)

@@ -46,7 +46,7 @@ class Sessions:
             warm_up_s=config.warm_up_s,
             now=now,
         )
-        self.of_edges = EdgeSessions(edges=edges, admission=admission, leader=leader, terms=terms)
+        self.of_edges = EdgeSessions(edges=edges, admission=admission, terms=terms)
         self.of_workers = WorkerSessions(
             fleet=fleet,
             edges=edges,

@@ -50,6 +50,11 @@ class Terms:
         self._warm_up_s = warm_up_s
         self._settles_at = now + warm_up_s
 
+    @property
+    def leads(self) -> bool:
+        """Whether there are books, and requests are answered."""
+        return self._leader.leads
+
     def took_row(self, term: int, now: float) -> None:
         """The row of the leader is ours, with this term."""
         if self._leader.took(term):

@@ -31,7 +31,8 @@ def fleet_view(
     )
     workers = sorted(fleet.workers(), key=lambda worker: worker.worker_id)
     for number, worker in enumerate(workers, 1):
-        view.workers.append(_status(worker, admission.leases, leads=leads, now=now))
+        state = worker.state(now) if leads else _state_without_term(worker, now)
+        view.workers.append(_status(worker, state, sessions.of_workers.slots_in_use(worker)))
         view.drift += drift(worker, admission.leases, after_s=drift_after_s, now=now)
         if number % WORKERS_AT_ONCE == 0:
             yield view
@@ -54,15 +55,15 @@ def drift(worker: Worker, leases: LeaseBook, *, after_s: float, now: float) -> i
     )
 
 
-def _status(worker: Worker, leases: LeaseBook, *, leads: bool, now: float) -> WorkerStatus:
+def _status(worker: Worker, state: str, slots_in_use: int) -> WorkerStatus:
     return WorkerStatus(
         worker_id=worker.worker_id,
         instance_id=worker.instance_id,
         address=worker.address,
         model=worker.card.model,
-        state=worker.state(now) if leads else _state_without_term(worker, now),
+        state=state,
         slots=worker.slots,
-        slots_in_use=leases.held(worker.instance_id) if leads else len(worker.listed),
+        slots_in_use=slots_in_use,
         heartbeat=worker.heartbeat,
         version=worker.version,
     )

@@ -98,8 +98,14 @@ class WorkerSessions:
         log.info("worker_told_to_drain", worker_id=worker_id, instance_id=worker.instance_id)
         return DrainWorkerResponse(
             instance_id=worker.instance_id,
-            slots_in_use=self._admission.leases.held(worker.instance_id),
+            slots_in_use=self.slots_in_use(worker),
         )
+
+    def slots_in_use(self, worker: Worker) -> int:
+        """Count the slots of a worker that are held, or that it says are while we stand by."""
+        if self._terms.leads:
+            return self._admission.leases.held(worker.instance_id)
+        return len(worker.listed)
 
     def left(self, link: WorkerLink, now: float) -> None:
         """Note that a session has ended; if a newer one has replaced it, that one stays."""

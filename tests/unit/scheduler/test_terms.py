@@ -169,6 +169,14 @@ def test_a_session_stays_with_its_peer(leader):
         leader.tell(edge, hello={"edge_id": "e2", "term": 1})
 
 
+def test_who_stands_by_tells_what_a_worker_says_it_runs(standby):
+    """It has no books; an operator who drains by it is told what runs all the same."""
+    worker = standby.worker(slots=4)
+    standby.beat(worker, "l1", "l2")
+    assert standby.sessions.of_workers.drain("w1", None).slots_in_use == 2
+    assert len(worker.take("drain")) == 1
+
+
 def test_usage_is_known_of_leases_that_another_one_granted(standby):
     """Also while standing by; told again it changes nothing."""
     worker = standby.worker()
