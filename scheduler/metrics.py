@@ -44,6 +44,12 @@ class Metrics:
         self._drift = self._gauge("drift", "Leases held that their worker does not list; 0.")
         self._term = self._gauge("term", "The highest term that was heard of.")
         self._leads = self._gauge("leads", "1 while this scheduler leads, 0 while it stands by.")
+        self._by_model = (
+            *(self._wait, self._grants, self._prompt, self._cached, self._failing),
+            *(self._waiting, self._slots, self._in_use),
+        )
+        self._models: set[str] = set()
+        """Those that something was told of."""
         self._granting: dict[str, tuple[Counter, Histogram]] = {}
         self._using: dict[str, tuple[Counter, Counter]] = {}
 
@@ -66,10 +72,12 @@ class Metrics:
 
     def failing(self, model: str) -> None:
         """Count a breaker that opens."""
+        self._models.add(model)
         self._failing.labels(model).inc()
 
     def observe(self, view: WatchFleetResponse) -> None:
-        """Set the gauges to what the fleet looks like now."""
+        """Set the gauges to what the fleet looks like now, and drop models that were forgotten."""
+        self._keep({queue.model for queue in view.queues})
         slots: Tally[str] = Tally()
         in_use: Tally[str] = Tally()
         states = Tally(worker.state for worker in view.workers)
@@ -88,6 +96,15 @@ class Metrics:
         self._term.set(view.term)
         self._leads.set(view.leads)
 
+    def _keep(self, known: set[str]) -> None:
+        """A model that is forgotten leaves no series behind: names come and go for years."""
+        for model in self._models - known:
+            for metric in self._by_model:
+                metric.remove(model)
+            self._granting.pop(model, None)
+            self._using.pop(model, None)
+        self._models = known
+
     # Looking up by label costs more than counting does, and these are for each request.
 
     def _of_model(self, model: str) -> tuple[Counter, Histogram]:
@@ -95,6 +112,7 @@ class Metrics:
         if found is None:
             found = (self._grants.labels(model), self._wait.labels(model))
             self._granting[model] = found
+            self._models.add(model)
         return found
 
     def _tokens_of_model(self, model: str) -> tuple[Counter, Counter]:
@@ -102,6 +120,7 @@ class Metrics:
         if found is None:
             found = (self._prompt.labels(model), self._cached.labels(model))
             self._using[model] = found
+            self._models.add(model)
         return found
 
     def _counter(self, name: str, text: str, label: str) -> Counter:

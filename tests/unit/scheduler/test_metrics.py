@@ -1,5 +1,6 @@
 """What the scheduler counts."""
 
+import pytest
 from prometheus_client import generate_latest
 
 from fastrun.v1.error_pb2 import ErrorReason
@@ -44,3 +45,27 @@ def test_decisions_and_gauges_are_exported():
         "fastrun_scheduler_term 7.0",
     ):
         assert line in text.splitlines()
+
+
+@pytest.mark.parametrize("told_before", [True, False])
+def test_a_forgotten_model_leaves_no_series(told_before):
+    """Neither gauges nor counters, whether it was ever shown or not; and it may come back."""
+    metrics = Metrics()
+
+    def serve(model):
+        metrics.granted(model, 0.02)
+        metrics.used(model, 100, 60)
+        metrics.failing(model)
+
+    def show(*models):
+        metrics.observe(WatchFleetResponse(queues=[{"model": model} for model in models]))
+        return generate_latest(metrics.registry).decode()
+
+    serve("old")
+    if told_before:
+        assert show("new", "old").count('model="old"') > 8
+    text = show("new")
+    assert 'model="old"' not in text
+    assert 'fastrun_scheduler_queue_waiting{model="new"} 0.0' in text
+    serve("old")
+    assert 'fastrun_scheduler_grants_total{model="old"} 1.0' in show("new", "old")
