@@ -5,6 +5,8 @@ temperature is 0, the seed. A prompt may hold commands, each at most once:
 
 * ``[[tokens=5]]`` ends its turn after 5 tokens;
 * ``[[text=some text]]`` says this text, then ends its turn;
+* ``[[clock=us]]`` says the time: each token is ``@T`` and ten digits, the microseconds of the
+  monotonic clock modulo 2^31, so that whoever reads it knows for how long it was under way;
 * ``[[fail=5]]`` fails the request instead of its token 5 (from 0);
 * ``[[die=5]]`` fails the engine as a whole at that token.
 
@@ -13,6 +15,7 @@ Without a command it goes on until max_tokens.
 
 import asyncio
 import re
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -37,24 +40,26 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-COMMAND = re.compile(rb"\[\[(tokens|text|fail|die)=(.*?)\]\]", re.DOTALL)
+COMMAND = re.compile(rb"\[\[(tokens|text|clock|fail|die)=(.*?)\]\]", re.DOTALL)
+# Ids from here on stand for the time since, and these are so many.
+CLOCK = 1 << 31
 # Of one width, so that a position says where in which word it is.
 WIDTH = 8
 WORDS = b"harbour morning lantern village thunder whisper journey kitchen between nothing "
 
 
 class ByteTokenizer:
-    """Every byte is a token; two special tokens begin and end a turn."""
+    """Every byte is a token, and every time; two special tokens begin and end a turn."""
 
     @property
     def vocab_size(self) -> int:
-        """Bytes and special tokens."""
-        return 256 + len(SPECIAL_TOKENS)
+        """Up to the last one that tells the time."""
+        return 2 * CLOCK
 
     @property
     def longest_token_bytes(self) -> int:
-        """The end of a turn, as it is spelled."""
-        return max(len(text) for text in SPECIAL_TOKENS)
+        """One that tells the time."""
+        return len(self.token_bytes(CLOCK))
 
     @property
     def special_tokens(self) -> Mapping[str, int]:
@@ -71,12 +76,14 @@ class ByteTokenizer:
         return ids
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Return the byte; nothing for special tokens."""
+        """Return the byte or the time; nothing for special tokens."""
+        if token_id >= CLOCK:
+            return b"@T%010d " % (token_id - CLOCK)
         return bytes([token_id]) if 0 <= token_id < 256 else b""
 
 
 class Script:
-    """What a generation will say: a function of prompt, seed and position."""
+    """What a generation will say: a function of prompt, seed and position, or the time."""
 
     def __init__(self, token_ids: Sequence[int], sampling: SamplingParams) -> None:
         prompt = bytes(token_id for token_id in token_ids if token_id < 256)
@@ -85,6 +92,7 @@ class Script:
         self._number, self._word = -1, b""  # the last one, of which there is a letter left mostly
         commands = dict(COMMAND.findall(prompt))
         self._text: bytes | None = commands.get(b"text")
+        self._tells_time = b"clock" in commands
         self._end = len(self._text) if self._text is not None else _number(commands, b"tokens")
         self.fails_at = _number(commands, b"fail")
         self.dies_at = _number(commands, b"die")
@@ -95,6 +103,8 @@ class Script:
             return TURN_END
         if self._text is not None:
             return self._text[position]
+        if self._tells_time:
+            return CLOCK + time.monotonic_ns() // 1000 % CLOCK
         number, letter = divmod(position, WIDTH)
         if number != self._number:
             self._number, self._word = number, self._choose(number)
@@ -157,6 +167,8 @@ class ScriptedEngine:
     name = "scripted"
     resumable = True
     resumes_grammars = True
+    gpus = 0
+    grows = False
 
     def __init__(
         self,
@@ -171,7 +183,8 @@ class ScriptedEngine:
         Args:
             slots: how many generations run at once.
             context_length: prompt and completion together, in tokens.
-            seconds_per_token: between the tokens of each stream; 0 is as fast as it goes.
+            seconds_per_token: between steps, each of which makes a token for each stream; 0 is as
+                fast as it goes. The first token of a stream is made when its prompt is read.
             seconds_per_prompt_token: before the first token.
         """
         self._slots = slots
@@ -267,26 +280,29 @@ class ScriptedEngine:
 
     async def _run(self) -> None:
         """Step while there is anything to do, without drifting from the pace."""
-        loop = asyncio.get_running_loop()
-        due = loop.time()
+        loop, pace = asyncio.get_running_loop(), self._seconds_per_token
+        due = loop.time() + pace
         while self._running:
-            begins_in_s = min(each.begins_at for each in self._running) - loop.time()
-            if begins_in_s > 0:
-                await self._admitted_within(begins_in_s)  # what comes may begin sooner
-                continue
-            due = max(due + self._seconds_per_token, loop.time() - self._seconds_per_token)
-            await asyncio.sleep(due - loop.time())
-            self._step(loop.time())
+            now = loop.time()
+            begun = [each for each in self._running if each.began]
+            reading = [each for each in self._running if not each.began]
+            if read := [each for each in reading if each.begins_at <= now]:
+                self._step(read)
+            elif begun and due <= now:
+                due = max(due, now - pace) + pace
+                self._step(begun)
+                await asyncio.sleep(0)
+            else:
+                moments = [each.begins_at for each in reading]
+                await self._admitted_within(min([*moments, due] if begun else moments) - now)
 
     async def _admitted_within(self, timeout_s: float) -> None:
         self._admitted.clear()
         with suppress(TimeoutError):
             await asyncio.wait_for(self._admitted.wait(), timeout_s)
 
-    def _step(self, now: float) -> None:
-        for generation in self._running.copy():
-            if generation.begins_at > now:
-                continue
+    def _step(self, generations: Sequence[_Generation]) -> None:
+        for generation in generations:
             generation.began = True
             if generation.position == generation.script.dies_at:
                 self._die("a script killed the engine")

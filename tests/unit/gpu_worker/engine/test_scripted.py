@@ -1,6 +1,8 @@
 """The scripted engine: what its scripts do, and its tokenizer."""
 
 import asyncio
+import re
+import time
 
 import pytest
 from engine_outputs import outputs_of
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpu_worker.engine.grammar import GrammarError, Literal
 from gpu_worker.engine.protocol import EngineDeadError, EngineError, Finish, SamplingParams
-from gpu_worker.engine.scripted import TURN_END, ByteTokenizer, ScriptedEngine
+from gpu_worker.engine.scripted import CLOCK, TURN_END, ByteTokenizer, ScriptedEngine
 
 TOKENIZER = ByteTokenizer()
 
@@ -99,12 +101,36 @@ async def test_a_long_prompt_holds_up_no_short_one():
 
 
 async def test_tokens_come_at_the_pace():
-    """Tokens do not come faster than the set pace."""
+    """The first token comes at once, and the others not faster than the set pace."""
     engine = ScriptedEngine(seconds_per_token=0.005)
     loop = asyncio.get_running_loop()
     began = loop.time()
-    await run(engine, "Hello", max_tokens=10)
+    await run(engine, "Hello", max_tokens=11)
     assert loop.time() - began >= 0.05
+
+
+async def test_a_first_token_waits_for_no_step():
+    """Who comes between two steps gets a first token before the next one is due."""
+    engine = ScriptedEngine(seconds_per_token=3600)
+    waiting = asyncio.create_task(run(engine, "Hello"))
+    await asyncio.sleep(0)  # it has come
+
+    assert len((await run(engine, "Hallo", max_tokens=1))[0]) == 1
+    assert not waiting.done()
+    await engine.close()
+    with pytest.raises(EngineDeadError):
+        await waiting
+
+
+async def test_clock_command():
+    """[[clock=us]] says in each token when it was made."""
+    before_us = time.monotonic_ns() // 1000
+    text, _ = await run(ScriptedEngine(), "[[clock=us]]", max_tokens=3)
+    after_us = time.monotonic_ns() // 1000
+    stamps = re.findall(r"@T(\d{10}) ", text)
+    assert text == "".join(f"@T{stamp} " for stamp in stamps)
+    assert len(stamps) == 3
+    assert all((int(stamp) - before_us) % CLOCK <= after_us - before_us for stamp in stamps)
 
 
 @given(st.text())
