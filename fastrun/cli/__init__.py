@@ -18,14 +18,13 @@ def main() -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     if sys.platform not in ("linux", "darwin"):
         sys.exit("fastrun: runs on Linux and macOS: on Windows install it inside WSL 2")
-    from fastrun.cli.app import make_app  # noqa: PLC0415 - elsewhere what it imports does not exist
+    from fastrun.cli.app import called, make_app  # noqa: PLC0415 - elsewhere what it imports does not exist
     from fastrun.cli.errors import CommandError  # noqa: PLC0415 - beside its like
     from fastrun.local.errors import LocalError  # noqa: PLC0415 - beside its like
     from fastrun.service.terminal import printable_lines  # noqa: PLC0415 - beside its like
 
-    called = next((argument for argument in sys.argv[1:] if not argument.startswith("-")), None)
     try:
-        app = make_app(called)
+        app = make_app(called(sys.argv[1:], os.environ))
         if interruptible:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         app()

@@ -1,5 +1,6 @@
 """All commands and what each is for; a command's module is imported only when it is called."""
 
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 
 import typer
@@ -29,9 +30,25 @@ COMMANDS = {
 }
 
 
+# Set by what `fastrun --install-completion` has written for a shell: how it asks what may follow.
+COMPLETE = "_FASTRUN_COMPLETE"
+_TYPED = ("_TYPER_COMPLETE_ARGS", "COMP_WORDS")
+
+
+def called(arguments: Sequence[str], environ: Mapping[str, str]) -> str | None:
+    """Which command is called, or is being typed while a shell asks; None: none yet."""
+    if COMPLETE in environ:
+        typed = next((environ[name] for name in _TYPED if environ.get(name)), "")
+        arguments = typed.split()[1:]
+    return next((argument for argument in arguments if not argument.startswith("-")), None)
+
+
 def make_app(called: str | None) -> typer.Typer:
     """Make the command line, whole for the command that is called and in outline for the rest."""
-    app = group(help="An inference provider that anyone can run: the OpenAI API over open models.")
+    app = group(
+        help="An inference provider that anyone can run: the OpenAI API over open models.",
+        completion=True,
+    )
     for name, summary in COMMANDS.items():
         if name == called:
             app.add_typer(import_module(f"fastrun.cli.{name}").app)

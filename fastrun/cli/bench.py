@@ -37,7 +37,11 @@ PROMPTS = [
 ]
 
 
-@app.callback(invoke_without_command=True, no_args_is_help=False)
+@app.callback(
+    invoke_without_command=True,
+    no_args_is_help=False,
+    epilog="Example: fastrun bench --concurrency 1 --concurrency 32 --tokens 128",
+)
 def bench(
     context: typer.Context,
     concurrency: Annotated[
@@ -45,9 +49,13 @@ def bench(
     ] = None,
     tokens: Annotated[int, typer.Option(min=1, max=16384, help="Tokens per stream.")] = 64,
     repeat: Annotated[int, typer.Option(min=1, help="How often; the best run counts.")] = 2,
-    base_url: Annotated[str, typer.Option(envvar="OPENAI_BASE_URL")] = "http://127.0.0.1:8000/v1",
-    api_key: Annotated[str, typer.Option(envvar="OPENAI_API_KEY", show_default=False)] = "",
-    model: Annotated[str, typer.Option(envvar="OPENAI_MODEL")] = "",
+    base_url: Annotated[
+        str, typer.Option(envvar="OPENAI_BASE_URL", help="Ends in /v1.")
+    ] = "http://127.0.0.1:8000/v1",
+    api_key: Annotated[
+        str, typer.Option(envvar="OPENAI_API_KEY", show_default=False, help="Of who asks.")
+    ] = "",
+    model: Annotated[str, typer.Option(envvar="OPENAI_MODEL", help="Which is asked.")] = "",
     as_json: Json = False,
 ) -> None:
     """Measure concurrent streamed chats, 1, 8 and 32 at once; or one part, by its name."""
@@ -84,7 +92,7 @@ def bench(
     )
 
 
-@app.command()
+@app.command(epilog="Example: fastrun bench dialect --repeat 3")
 def dialect(
     *,
     repeat: Annotated[int, typer.Option(min=1, help="How often; the median counts.")] = 5,
@@ -111,7 +119,7 @@ def dialect(
     )
 
 
-@app.command()
+@app.command(epilog="Example: fastrun bench placement --workers 8 --load 0.75 --plot placement.png")
 def placement(
     *,
     trace: Annotated[
@@ -155,7 +163,7 @@ def placement(
     show(compare_all(scenario), plot=plot, as_json=as_json)
 
 
-@app.command()
+@app.command(epilog="Example: fastrun bench scheduler --rate 500 --rate 1000 --repeat 3")
 def scheduler(
     *,
     rate: Annotated[

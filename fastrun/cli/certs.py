@@ -27,7 +27,7 @@ Days = Annotated[int, typer.Option(min=1, max=3650, help="How long new certifica
 CONTEXT_FILE = "context.toml"
 
 
-@app.command()
+@app.command(epilog="Example: fastrun certs /etc/fastrun/certs edge auth scheduler worker/gpu-1")
 def certs(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where they are kept.")],
     identities: Annotated[
@@ -46,7 +46,10 @@ def certs(
         str | None,
         typer.Option(metavar="HOST:PORT", help="With --scheduler: give operators a context."),
     ] = None,
-    scheduler: Annotated[str | None, typer.Option(metavar="HOST:PORT")] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="With --auth: the scheduler, or several."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Make what is missing of a deployment's certificates, renew what ends soon, and list them."""

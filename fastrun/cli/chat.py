@@ -47,7 +47,9 @@ def chat(
         str | None, typer.Option(metavar="EFFORT", help="none, low, medium or high.")
     ] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Of an answer.")] = None,
-    temperature: Annotated[float | None, typer.Option(min=0, max=2)] = None,
+    temperature: Annotated[
+        float | None, typer.Option(min=0, max=2, help="0 always says the likeliest.")
+    ] = None,
     data: Data = None,
     context: ContextName = None,
     as_json: Json = False,

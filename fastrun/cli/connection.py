@@ -43,11 +43,19 @@ Scheduler = Annotated[
         help="The scheduler, or several separated by commas, where it is not the context's.",
     ),
 ]
+
+
+def _context_names(typed: str) -> list[str]:
+    names = (LOCAL, *Contexts(default_folder(os.environ)).names())
+    return [name for name in names if name.startswith(typed)]
+
+
 ContextName = Annotated[
     str | None,
     typer.Option(
         "--context",
         metavar="NAME",
+        autocompletion=_context_names,
         help="The deployment that is meant; see fastrun context.  [env var: FASTRUN_CONTEXT]",
     ),
 ]

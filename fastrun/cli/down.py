@@ -7,6 +7,7 @@ import time
 from fastrun.cli.data import Data, data_folder
 from fastrun.cli.errors import CommandError
 from fastrun.cli.group import group
+from fastrun.cli.output import Json, print_json
 from fastrun.local.folder import DataFolder
 
 app = group()
@@ -15,13 +16,13 @@ STOP_S = 90.0  # more than all parts together may take
 _POLL_S = 0.05
 
 
-@app.command()
-def down(data: Data = None) -> None:
+@app.command(epilog="Example: fastrun down")
+def down(data: Data = None, as_json: Json = False) -> None:
     """Stop what `fastrun up` has started, and wait until nothing of it runs."""
     folder = data_folder(data)
     pid = folder.holder()
     if pid is None:
-        print(f"nothing runs in {folder.path}")
+        _say(f"nothing runs in {folder.path}", None, as_json=as_json)
         return
     try:
         os.kill(pid, signal.SIGTERM)
@@ -30,7 +31,14 @@ def down(data: Data = None) -> None:
     except ProcessLookupError:
         pass  # it has just ended
     _wait(folder, pid)
-    print("stopped")
+    _say("stopped", pid, as_json=as_json)
+
+
+def _say(text: str, stopped: int | None, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"stopped_pid": stopped})
+    else:
+        print(text)
 
 
 def _wait(folder: DataFolder, pid: int) -> None:

@@ -3,10 +3,12 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Annotated
 
 import grpc.aio
 import typer
+from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
@@ -15,9 +17,9 @@ from fastrun.cli.connection import TIMEOUT_S, ContextName, Scheduler, ask, sched
 from fastrun.cli.data import Data
 from fastrun.cli.draining import Leaving, Watched
 from fastrun.cli.errors import CommandError
-from fastrun.cli.fleet_view import fields, lines
+from fastrun.cli.fleet_view import NUMBERS, TITLES, fields, lines, notes, rows
 from fastrun.cli.group import group
-from fastrun.cli.output import Json, print_json
+from fastrun.cli.output import Json, print_json, table
 from fastrun.v1.scheduler_pb2 import DrainWorkerRequest, WatchFleetRequest, WatchFleetResponse
 from fastrun.v1.scheduler_pb2_grpc import SchedulerServiceStub
 
@@ -28,7 +30,9 @@ LEAVING_INTERVAL_MS = 250
 
 
 @app.callback(
-    invoke_without_command=True, help="Show workers, slots, caches and queues; or drain a worker."
+    invoke_without_command=True,
+    help="Show workers, slots, caches and queues; or drain a worker.",
+    epilog="Example: fastrun fleet --watch",
 )
 def fleet(
     called: typer.Context,
@@ -59,7 +63,7 @@ def fleet(
         raise CommandError(f"the scheduler at {service.address} says nothing: ask it again")
 
 
-@app.command()
+@app.command(epilog="Example: fastrun fleet drain gpu-1 --deadline 60 --restart")
 def drain(
     worker: Annotated[
         str, typer.Argument(metavar="WORKER", help="Its id, as `fastrun fleet` shows it.")
@@ -80,6 +84,7 @@ def drain(
     scheduler: Scheduler = None,
     data: Data = None,
     context: ContextName = None,
+    as_json: Json = False,
 ) -> None:
     """Let a worker finish what it runs, take nothing new and end.
 
@@ -91,7 +96,10 @@ def drain(
     async def talk(channel: grpc.aio.Channel) -> Leaving | None:
         stub = SchedulerServiceStub(channel)
         answer = await stub.DrainWorker(request, timeout=TIMEOUT_S)
-        print(f"{worker} drains: {draining.requests(answer.slots_in_use)} running", flush=True)
+        if not as_json:
+            print(f"{worker} drains: {draining.requests(answer.slots_in_use)} running", flush=True)
+        elif no_wait:
+            print_json({"worker_id": worker, "running": answer.slots_in_use})
         if no_wait:
             return None
         watched = Watched(worker, answer, restart=restart)
@@ -102,8 +110,14 @@ def drain(
         raise CommandError("the scheduler has ended: see with fastrun fleet what became of it")
 
     left = ask(scheduler_service(scheduler, data, context), talk)
-    if left is not None:
+    if left is not None and as_json:
+        print_json(asdict(left))
+    elif left is not None:
         print(left)
+
+
+def _shown(answer: WatchFleetResponse) -> Group:
+    return Group(table(TITLES, rows(answer), right=NUMBERS), Text("\n".join(["", *notes(answer)])))
 
 
 @contextmanager
@@ -111,9 +125,11 @@ def _screen(*, as_json: bool, again: bool) -> Iterator[Callable[[WatchFleetRespo
     """What shows a fleet: redraws in place on a terminal; else one after another."""
     if as_json:
         yield lambda answer: print_json(fields(answer))
-    elif again and sys.stdout.isatty():
+    elif sys.stdout.isatty() and again:
         with Live(auto_refresh=False) as live:
-            yield lambda answer: live.update(Text("\n".join(lines(answer))), refresh=True)
+            yield lambda answer: live.update(_shown(answer), refresh=True)
+    elif sys.stdout.isatty():
+        yield lambda answer: Console().print(_shown(answer))
     else:
         yield lambda answer: print(
             "\n".join(lines(answer)), end="\n\n" if again else "\n", flush=True

@@ -12,13 +12,21 @@ GONE = "gone"
 
 
 def lines(answer: WatchFleetResponse) -> list[str]:
-    """Lay out a fleet: its workers and their sum, its queues, and whether the books are right."""
-    there = [worker for worker in answer.workers if worker.state != GONE]
-    rows = [_row(worker) for worker in answer.workers]
+    """Lay out a fleet in columns."""
+    return [*columns(TITLES, rows(answer), right=NUMBERS), "", *notes(answer)]
+
+
+def rows(answer: WatchFleetResponse) -> list[tuple[object, ...]]:
+    """Its workers and their sum, as cells below TITLES."""
+    told = [_row(worker) for worker in answer.workers]
     if len(answer.workers) > 1:
-        rows.append(_sum(there))
-    told = [*columns(TITLES, rows, right=NUMBERS), ""]
-    told += [
+        told.append(_sum([worker for worker in answer.workers if worker.state != GONE]))
+    return told
+
+
+def notes(answer: WatchFleetResponse) -> list[str]:
+    """Its queues, and whether the books are right."""
+    told = [
         f"queue of {queue.model}: {queue.waiting} waiting, room for {queue.bound}"
         for queue in answer.queues
     ]

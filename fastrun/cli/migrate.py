@@ -12,7 +12,7 @@ from fastrun.cli.output import Json, print_json
 app = group()
 
 
-@app.command()
+@app.command(epilog="Example: fastrun migrate")
 def migrate(as_json: Json = False) -> None:
     """Apply what the database at DATABASE_URL lacks; safe at any time, also twice at once."""
     url = os.environ.get("DATABASE_URL")

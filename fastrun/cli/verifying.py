@@ -3,13 +3,18 @@
 import typer
 
 from fastrun.cli.errors import CommandError
+from fastrun.cli.output import Json, print_json
 from gpu_worker.engine.tensorrt_llm.verify import verify as compare
 
 
-def verify() -> None:
+def verify(as_json: Json = False) -> None:
     """Compare the installed TensorRT-LLM with what the worker relies on, and list differences.
 
     Exits with status 1 if there is any. To be run in the image that the worker runs in.
     """
-    if not compare(typer.echo):
+    lines: list[str] = []
+    fits = compare(lines.append if as_json else typer.echo)
+    if as_json:
+        print_json({"fits": fits, "says": lines})
+    if not fits:
         raise CommandError("the installed TensorRT-LLM differs from what the worker relies on")

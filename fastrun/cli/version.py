@@ -2,11 +2,15 @@
 
 from fastrun import __version__
 from fastrun.cli.group import group
+from fastrun.cli.output import Json, print_json
 
 app = group()
 
 
-@app.command()
-def version() -> None:
+@app.command(epilog="Example: fastrun version")
+def version(as_json: Json = False) -> None:
     """Show the version."""
-    print(__version__)
+    if as_json:
+        print_json({"version": __version__})
+    else:
+        print(__version__)

@@ -23,6 +23,12 @@ from fastrun.service.terminal import printable
 app = group()
 
 PORT = 8000
+_COLOURS = {
+    State.OK: typer.colors.GREEN,
+    State.WARNING: typer.colors.YELLOW,
+    State.WRONG: typer.colors.RED,
+    State.SKIPPED: None,
+}
 
 
 @app.command(epilog="Example: fastrun doctor")
@@ -45,7 +51,8 @@ def doctor(
     for finding in _findings(port, data, context):
         findings.append(finding)
         if not as_json:
-            print(f"{finding.state:<9}{finding.check:<13}{printable(finding.says)}", flush=True)
+            typer.secho(f"{finding.state:<9}", fg=_COLOURS[finding.state], nl=False)
+            typer.echo(f"{finding.check:<13}{printable(finding.says)}")
     if as_json:
         print_json([_fields(finding) for finding in findings])
     if any(finding.state is State.WRONG for finding in findings):

@@ -1,4 +1,10 @@
-from fastrun.cli.output import columns, moment
+import io
+import re
+import sys
+
+import pytest
+
+from fastrun.cli.output import columns, moment, print_columns
 
 
 def test_columns():
@@ -32,3 +38,32 @@ def test_moment():
 def test_cells_are_printable():
     """A name that somebody has given does not move the cursor."""
     assert columns(("name",), [("\x1b[2J",)]) == ["NAME", r"\x1b[2J"]
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("width", [12, 80])
+def test_terminal(monkeypatch, width):
+    """At a terminal a table fits its width, with all of its text, and no cell moves the cursor."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+
+    print_columns(("name", "n"), [("a-very-long-name", 1), ("\x1b[2J", 22)], right=("n",))
+
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())  # without what makes it bold
+    assert max(map(len, shown.splitlines())) <= width
+    assert "\x1b" not in shown
+    together = "".join(shown.split())
+    assert "22" in together
+    assert ("a-very-long-name" in together) is (width == 80)
+
+
+def test_pipe(capsys):
+    """In a pipe each row is a line, however long."""
+    print_columns(("name",), [("x" * 500,)])
+
+    assert capsys.readouterr().out == f"NAME\n{'x' * 500}\n"
