@@ -112,6 +112,17 @@ def test_stack_of_a_folder(shared_machine, slow_stack):
     assert (done.returncode, done.stdout) == (0, "Found.\n")
 
 
+def test_context(shared_machine, slow_stack, chat, tmp_path):
+    """A context says where the API is; the key is one's own."""
+    context = tmp_path / "ada.toml"
+    made = shared_machine.run(
+        *("operator", "add", "ada", "--data", slow_stack.ready["data"], "-o", str(context))
+    )
+    assert made.returncode == 0, made.stderr
+    done = chat("[[text=By context.]]", "--context", str(context), OPENAI_BASE_URL="http://no/v1")
+    assert (done.returncode, done.stdout) == (0, "By context.\n")
+
+
 def test_refused(chat, machine):
     """What is refused, and what is not there, is one sentence on stderr and status 1."""
     refused = chat("Hi", OPENAI_API_KEY="fr_wrong")

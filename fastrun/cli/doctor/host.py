@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastrun.cli.connection import Service
-from fastrun.cli.doctor import certificates, disk, gpu, model, ports, postgres, services
+from fastrun.cli.doctor import certificates, disk, gpu, ports, services
 from fastrun.cli.doctor.finding import Finding, ok, skipped, wrong
 from fastrun.cli.joined import WorkerFolder, default_folder, environment
 from fastrun.local.environment import OWN
@@ -69,9 +69,9 @@ def _service(it: Described, now: datetime) -> Iterator[Finding]:
     yield from _ports(it)
     yield from _certificate(it, now)
     if it.role is Role.AUTH:
-        yield from postgres.check(it.config.database_url, it.config.pepper, START_POSTGRES)
+        yield from database(it.config.database_url, it.config.pepper, START_POSTGRES)
     elif it.role is Role.SCHEDULER and it.config.database_url:
-        yield from postgres.check(it.config.database_url, "", START_POSTGRES)
+        yield from database(it.config.database_url, "", START_POSTGRES)
     elif it.role is Role.EDGE:
         spool = Path(it.config.spool).expanduser()
         yield disk.check(spool, "the usage spool", "choose another folder by FASTRUN_EDGE_SPOOL")
@@ -82,24 +82,45 @@ def _service(it: Described, now: datetime) -> Iterator[Finding]:
 
 def worker(config: Any, environ: Mapping[str, str]) -> Iterator[Finding]:
     """Look at what a worker computes with."""
-    yield model.check(config, environ)
+    try:
+        # Needs what runs models, which the machines of other services have not.
+        from fastrun.cli.doctor import model  # noqa: PLC0415 - see above
+
+        yield model.check(config, environ)
+    except ModuleNotFoundError as error:
+        yield _missing(error)
     yield from gpu.check(needed=config.engine == "tensorrt-llm")
+
+
+def database(url: str, pepper: str, cure: str) -> Iterator[Finding]:
+    """Look at a database: see postgres.check()."""
+    try:
+        # Needs the driver, which machines of workers have not.
+        from fastrun.cli.doctor import postgres  # noqa: PLC0415 - see above
+
+        yield from postgres.check(url, pepper, cure)
+    except ModuleNotFoundError as error:
+        yield _missing(error)
+
+
+def _missing(error: ModuleNotFoundError) -> Finding:
+    return wrong("packages", f"{error.name} is missing: run pip install 'fastrun[local]'")
 
 
 def _ports(it: Described) -> Iterator[Finding]:
     prefix = f"FASTRUN_{it.role.upper()}"
     found = ports.readiness(it.config.admin_listen)
     if found is None:
-        yield skipped("service", f"the {it.role} does not run here")
+        yield skipped("service", f"the {services.called(it.role)} does not run here")
         for field in ("listen", "admin_listen"):
             address = getattr(it.config, field)
             yield ports.check(address, f"{prefix}_{field.upper()}")
         return
     if found.problem:
-        yield wrong("service", f"the {it.role} here is not ready: {found.problem}")
+        yield wrong("service", f"the {services.called(it.role)} here is not ready: {found.problem}")
     else:
-        yield ok("service", f"the {it.role} here is ready")
-    yield services.protocol(f"{it.role} here", found.version)
+        yield ok("service", f"the {services.called(it.role)} here is ready")
+    yield services.protocol(f"{services.called(it.role)} here", found.version)
 
 
 def _certificate(it: Described, now: datetime) -> Iterator[Finding]:
@@ -109,7 +130,9 @@ def _certificate(it: Described, now: datetime) -> Iterator[Finding]:
         cure = "make another one with fastrun certs, where the CA's key is"
         if it.role is Role.WORKER and config.renew_address:
             cure = "join again with fastrun worker join"
-        yield certificates.of_files(f"the {it.role}", it.role, files, cure=cure, now=now)
+        yield certificates.of_files(
+            f"the {services.called(it.role)}", it.role, files, cure=cure, now=now
+        )
 
 
 def _peers(it: Described) -> Iterator[Finding]:

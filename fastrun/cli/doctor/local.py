@@ -6,7 +6,7 @@ from datetime import datetime
 from urllib.parse import urlsplit
 
 from fastrun.cli.connection import auth_service, scheduler_service
-from fastrun.cli.doctor import certificates, deployment, disk, host, postgres
+from fastrun.cli.doctor import certificates, deployment, disk, host
 from fastrun.cli.doctor.finding import Finding, ok, skipped, warning, wrong
 from fastrun.local import preflight
 from fastrun.local.certificates import folder_name, identities_in
@@ -53,7 +53,7 @@ def _running(folder: DataFolder, state: State, environ: Mapping[str, str]) -> It
     if url is None:
         yield wrong("postgres", f"its Postgres does not run: see {folder.postgres / 'log'}")
     else:
-        yield from postgres.check(url, _pepper(folder, environ), f"see {folder.postgres / 'log'}")
+        yield from host.database(url, _pepper(folder, environ), f"see {folder.postgres / 'log'}")
     auth = auth_service(None, folder.path, None)
     yield from deployment.check(auth, scheduler_service(None, folder.path, None))
 
@@ -97,7 +97,7 @@ def _startable(environ: Mapping[str, str], port: int) -> Iterator[Finding]:
     except LocalError as error:
         yield wrong("port", str(error))
     if url := environ.get("DATABASE_URL"):
-        yield from postgres.check(url, "", host.START_POSTGRES)
+        yield from host.database(url, "", host.START_POSTGRES)
     try:
         yield from host.worker(settings.load(Config, "worker", environ), environ)
     except ConfigError as error:

@@ -13,6 +13,7 @@ from fastrun.cli.connection import Service, why_not_reached
 from fastrun.cli.doctor import clock
 from fastrun.cli.doctor.finding import Finding, ok, wrong
 from fastrun.service import rpc
+from fastrun.service.identity import Role
 from fastrun.service.rpc import CLOCK, VERSION
 from fastrun.service.versions import together
 
@@ -29,7 +30,7 @@ def check(services: Iterable[Service]) -> list[Finding]:
 
 
 async def _ask(service: Service) -> list[Finding]:
-    what = f"{service.role} at {service.address}"
+    what = f"{called(service.role)} at {service.address}"
     before_s = time.time()
     try:
         async with rpc.channel(service.address, service.role, service.tls) as channel:
@@ -47,13 +48,18 @@ def _told(
     what: str, status: int, told: dict[str, str], before_s: float, after_s: float
 ) -> Iterator[Finding]:
     if status == health_pb2.HealthCheckResponse.SERVING:
-        yield ok("service", f"{what} serves")
+        yield ok("service", f"the {what} serves")
     else:
-        yield wrong("service", f"{what} takes no new calls: it is ending, see its log")
+        yield wrong("service", f"the {what} takes no new calls: it is ending, see its log")
     yield protocol(what, told.get(VERSION, ""))
     if CLOCK in told:
         theirs_s = int(told[CLOCK]) / 1000
         yield clock.compare(f"the {what}", theirs_s, before_s=before_s, after_s=after_s)
+
+
+def called(role: Role) -> str:
+    """What people call a service."""
+    return "auth service" if role is Role.AUTH else str(role)
 
 
 def protocol(what: str, version: str) -> Finding:

@@ -33,6 +33,14 @@ from gpu_worker.__main__ import main
 main()
 """
 
+WITHOUT_EXTRAS = """
+import sys
+for name in ("aiohttp", "asyncpg", "jinja2", "numpy", "openvino", "tokenizers", "uvloop"):
+    sys.modules[name] = None
+from fastrun.cli import main
+main()
+"""
+
 
 @pytest.fixture
 def doctor(tmp_path, monkeypatch):
@@ -166,6 +174,21 @@ def test_model(doctor, worker_settings, tmp_path):
     (folder / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
     (folder / "tokenizer.json").write_text("{}")
     assert "the CPU engine reads GGUF files and OpenVINO folders" in told(folder)
+
+
+def test_other_machines(tmp_path):
+    """It runs where there is neither a database's driver nor what runs models: for operators."""
+    context = tmp_path / "away.toml"
+    context.write_text('auth = "127.0.0.1:1"\nscheduler = "127.0.0.1:1"\nplaintext = true\n')
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_EXTRAS, "doctor", "--json", "--context", str(context)],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1, done.stderr
+    assert {each["check"] for each in json.loads(done.stdout)} == {"service", "accounts", "fleet"}
+    assert "nothing answers at 127.0.0.1:1" in done.stdout
 
 
 def test_settings(doctor, worker_settings):
