@@ -87,6 +87,10 @@ def worker(config: Any, environ: Mapping[str, str]) -> Iterator[Finding]:
         from fastrun.cli.doctor import model  # noqa: PLC0415 - see above
 
         yield model.check(config, environ)
+        if config.engine == "cpu":
+            yield disk.check(
+                model.cache(config), "converted models", "choose another by FASTRUN_WORKER_CACHE"
+            )
     except ModuleNotFoundError as error:
         yield _missing(error)
     yield from gpu.check(needed=config.engine == "tensorrt-llm")

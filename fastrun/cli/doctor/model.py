@@ -10,7 +10,7 @@ from fastrun.cli.local_models import target
 from fastrun.cli.sources import FolderSource
 from fastrun.service import config as settings
 from gpu_worker.config import Config
-from gpu_worker.engine.cpu.model_cache import file_sha256
+from gpu_worker.engine.cpu.model_cache import file_sha256, user_cache
 from gpu_worker.engine.cpu.model_source import ModelSource, model_source
 from gpu_worker.engine.errors import ModelError
 from gpu_worker.engine.tensorrt_llm import model_folder
@@ -39,6 +39,11 @@ def check(config: Config, environ: Mapping[str, str]) -> Finding:
     # Of TensorRT-LLM it is known what it lists, and not all that it can run.
     state = wrong if chosen.engine == "cpu" else warning
     return state("model", f"{path}: {'; '.join(reasons)}: choose another model or engine")
+
+
+def cache(config: Config) -> Path:
+    """Where the CPU engine keeps what it has made of a model."""
+    return Path(config.cache).expanduser() if config.cache else user_cache()
 
 
 def _found(config: Config, store: ModelStore) -> tuple[str, Path]:

@@ -17,6 +17,8 @@ import pytest
 from auth_stores import PEPPERS, new_key, open_stores
 from typer.testing import CliRunner
 
+from auth_service.__main__ import AuthService
+from auth_service.config import Config
 from auth_service.migrate import migrate
 from fastrun.cli.app import make_app
 from fastrun.local.certificates import EVERYONE, provide
@@ -126,6 +128,35 @@ async def test_wrong_pepper(doctor, auth_settings, stores):
     assert status == 1
     assert "set FASTRUN_AUTH_PEPPER to what it was" in wrong["pepper"]
     assert await asyncio.to_thread(doctor, **{**other, "FASTRUN_AUTH_PEPPER": PEPPER}) == (0, {})
+
+
+async def test_running_service(doctor, auth_settings, stores):
+    """A service that runs here is asked at its admin port, and its own ports are no problem."""
+    service = AuthService(
+        Config(
+            database_url=stores.dsn,
+            pepper=PEPPER,
+            listen="127.0.0.1:0",
+            admin_listen="127.0.0.1:0",
+        )
+    )
+    ports = await service.start()
+    settings = {
+        **auth_settings,
+        "DATABASE_URL": stores.dsn,
+        "FASTRUN_AUTH_LISTEN": f"127.0.0.1:{ports['grpc']}",
+        "FASTRUN_AUTH_ADMIN_LISTEN": f"127.0.0.1:{ports['admin']}",
+    }
+    try:
+        assert await asyncio.to_thread(doctor, **settings) == (0, {})
+        await service.drain()
+        status, wrong = await asyncio.to_thread(doctor, **settings)
+        assert (status, wrong) == (
+            1,
+            {"service": "the auth service here is not ready: stopping"},
+        )
+    finally:
+        await service.stop()
 
 
 def test_port_taken(doctor, worker_settings):
