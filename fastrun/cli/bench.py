@@ -163,6 +163,61 @@ def placement(
     show(compare_all(scenario), plot=plot, as_json=as_json)
 
 
+@app.command(epilog="Example: fastrun bench edge --scenario pace64 --peer smg --repeat 3")
+def edge(
+    *,
+    scenario: Annotated[
+        list[str] | None, typer.Option(help="All of them; may be repeated.", metavar="NAME")
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(min=0.1, help="Of each run; else as long as is its own.")
+    ] = None,
+    repeat: Annotated[int, typer.Option(min=1, help="How often; medians count.")] = 3,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(help="All that are installed; may be repeated.", metavar="NAME"),
+    ] = None,
+    alone: Annotated[bool, typer.Option("--alone", help="Without peers.")] = False,
+    peers: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="FASTRUN_BENCH_PEERS",
+            exists=True,
+            file_okay=False,
+            help="Where each peer has a Python environment of its own, such as smg/bin/smg.",
+        ),
+    ] = None,
+    quiet: Annotated[
+        float, typer.Option(min=0, help="Seconds to wait at most for an idle machine each time.")
+    ] = 0.0,
+    plot: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Write a PNG; needs fastrun[plot].")
+    ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="Write the table into this page."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure what an edge costs, beside other gateways; starts a stack of its own; Linux, cc."""
+    from fastrun.cli import bench_edge  # noqa: PLC0415 - the local stack's code
+
+    bench_edge.run(
+        bench_edge.Asked(
+            scenarios=scenario or [],
+            seconds=seconds,
+            repeat=repeat,
+            peers=peer or [],
+            alone=alone,
+            peer_folder=peers,
+            quiet_s=quiet,
+            plot=plot,
+            page=page,
+            as_json=as_json,
+        )
+    )
+
+
 @app.command(epilog="Example: fastrun bench scheduler --rate 500 --rate 1000 --repeat 3")
 def scheduler(
     *,

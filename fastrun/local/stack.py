@@ -71,6 +71,11 @@ class Stack:
         """What everything that must not outlive this process holds on to."""
         return self._lifeline
 
+    def processes(self) -> dict[str, int]:
+        """Return the ids of the services that run, by what people call them, such as `worker 2`."""
+        services = (self._auth, *self._schedulers, *self._workers, *self._edges)
+        return {each.name: each.pid for each in services if each is not None and each.pid}
+
     async def start(self) -> State:
         """Start everything and wait until a model can be asked.
 

@@ -137,6 +137,11 @@ class Service:
         """host:port of its main port, once it was started."""
         return f"{environment.LOOPBACK}:{self.ports[self.plan.main_port]}"
 
+    @property
+    def pid(self) -> int | None:
+        """The id of its process; None before it was started."""
+        return None if self._child is None else self._child.pid
+
     async def start(self) -> None:
         """Start it and wait until it serves.
 

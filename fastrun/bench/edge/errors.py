@@ -1,0 +1,5 @@
+"""Why an edge cannot be measured."""
+
+
+class EdgeBenchError(Exception):
+    """The message says what to do."""

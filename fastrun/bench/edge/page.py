@@ -1,0 +1,46 @@
+"""Puts figures into a page that people have written."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fastrun.bench.edge.figures import Figures
+from fastrun.bench.edge.table import TEXTS, TITLES, rows
+
+BEGIN, END = "<!-- fastrun bench edge -->", "<!-- end -->"
+
+
+def with_figures(page: str, figures: Sequence[Figures], plot: str | None) -> str:
+    """Return the page with other figures between its two markers; pure.
+
+    Args:
+        page: in Markdown.
+        figures: of one measurement.
+        plot: the name of a picture beside the page.
+
+    Raises:
+        ValueError: the page has no markers.
+    """
+    before, found, rest = page.partition(BEGIN)
+    _, ended, after = rest.partition(END)
+    if not found or not ended:
+        raise ValueError(f"it has no lines {BEGIN} and {END} for the figures")
+    picture = [] if plot is None else [f"![CPU time for each token and request]({plot})", ""]
+    lines = [BEGIN, "", *picture, *_table(figures), "", END]
+    return before + "\n".join(lines) + after
+
+
+def _table(figures: Sequence[Figures]) -> list[str]:
+    alignment = ["---" if title in TEXTS else "---:" for title in TITLES]
+    return ["| " + " | ".join(cells) + " |" for cells in (TITLES, alignment, *rows(figures))]
+
+
+def write_page(path: Path, figures: Sequence[Figures], plot: Path | None) -> None:
+    """Put figures into a page.
+
+    Raises:
+        OSError: it cannot be read or written.
+        ValueError: it has no place for them.
+    """
+    page = path.read_text(encoding="utf-8")
+    name = None if plot is None else plot.name
+    path.write_text(with_figures(page, figures, name), encoding="utf-8")
