@@ -223,7 +223,11 @@ class Admission:
 
     def fill(self, model: str, now: float) -> None:
         """Give free slots of a model to those who wait."""
-        while self._has_free_slot(model, now) and self._serve_next(model, now):
+        while (
+            self.queue.line(model)
+            and self._fleet.roster(model).has_free_slot(now)
+            and self._serve_next(model, now)
+        ):
             pass
 
     def reopen(self, now: float) -> None:
@@ -339,9 +343,6 @@ class Admission:
     def _choose(self, waiting: Waiting, now: float) -> Worker | None:
         excluded = self._fleet.barred(waiting.excluded)
         return self.placement.choose(waiting.model, waiting.prompt, excluded, now)
-
-    def _has_free_slot(self, model: str, now: float) -> bool:
-        return self._fleet.roster(model).has_free_slot(now)
 
     def _grant(self, waiting: Waiting, generation: int, worker: Worker, now: float) -> None:
         lease = Lease(

@@ -11,10 +11,12 @@ Pure: whoever calls says what has happened, and when, in monotonic seconds.
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
+import msgspec
+
 from fastrun.v1.generation_pb2 import Usage
 from fastrun.v1.scheduler_pb2 import Acquire, RateLimit
 from scheduler.leases import Lease
-from scheduler.meters import Ceiling, Meter, Meters, Reached, milliseconds
+from scheduler.meters import UNLIMITED, Ceiling, Meter, Meters, Reached, milliseconds
 from scheduler.months import Calendar
 from scheduler.windows import WINDOW_S, Cell, Window
 
@@ -23,16 +25,13 @@ ENDED_REMEMBERED_S = WINDOW_S
 ENDED_REMEMBERED = 100_000
 
 
-class _Share:
+class _Share(msgspec.Struct, eq=False):
     """What one request has charged to one meter."""
 
-    __slots__ = ("charged", "meter", "request_cell", "token_cell")
-
-    def __init__(self, meter: Meter) -> None:
-        self.meter = meter
-        self.charged = 0
-        self.request_cell: Cell | None = None
-        self.token_cell: Cell | None = None
+    meter: Meter
+    charged: int = 0
+    request_cell: Cell | None = None
+    token_cell: Cell | None = None
 
     def charge(self, estimate: int, now: float) -> None:
         """Count one request, and set aside what it may use."""
@@ -59,35 +58,23 @@ class _Share:
             self.meter.requests.take_back(self.request_cell, 1, now)
 
 
-class _Request:
+class _Request(msgspec.Struct, eq=False):
     """A request that was let in."""
 
-    __slots__ = (
-        "answers",
-        "choices",
-        "ended_at",
-        "is_over",
-        "prompts",
-        "ran",
-        "reserved",
-        "shares",
-        "used",
-    )
-
-    def __init__(self, shares: tuple[_Share, ...], choices: int) -> None:
-        self.shares = shares
-        self.choices = max(1, choices)
-        self.reserved = 0
-        """Tokens that it may use and has not told of."""
-        self.used = 0
-        self.prompts: set[int] = set()
-        """Those that have been counted."""
-        self.answers: dict[int, int] = {}
-        """Tokens of each generation's answer; one that is resumed elsewhere tells its sum."""
-        self.ran = False
-        self.is_over = False
-        """Whoever asked wants nothing more of it."""
-        self.ended_at = 0.0
+    shares: tuple[_Share, ...]
+    choices: int
+    """So many generations in a row have the same prompt; at least 1."""
+    reserved: int = 0
+    """Tokens that it may use and has not told of."""
+    used: int = 0
+    prompts: set[int] = set()
+    """Those that have been counted."""
+    answers: dict[int, int] = {}
+    """Tokens of each generation's answer; one that is resumed elsewhere tells its sum."""
+    ran: bool = False
+    is_over: bool = False
+    """Whoever asked wants nothing more of it."""
+    ended_at: float = 0.0
 
     def begin(self) -> None:
         self.is_over = False
@@ -145,11 +132,15 @@ class Limits:
         it, moved it, or died with it. One that stopped waiting because its edge lost the way to us
         was charged then, and only must not make a crowd.
         """
-        meters = self._touch(acquire, now)
-        if self._comes_back(acquire):
+        # One that comes back tells what its edge knew when it came: perhaps of the month before.
+        is_new = not (acquire.front or acquire.resume or acquire.request_id in self._in_flight)
+        meters = self._touch(acquire, now, is_new=is_new)
+        if not is_new:
             return None
         reached: list[Reached] = []
         for meter in meters:
+            if meter.ceiling is UNLIMITED:
+                continue
             if acquire.request_id in self._ended:
                 reached.extend(meter.crowded())
             else:
@@ -164,7 +155,7 @@ class Limits:
         request = self._ended.pop(acquire.request_id, None)
         if request is None:
             meters = self._meters(acquire.account_id, acquire.key_id)
-            request = _Request(tuple(map(_Share, meters)), acquire.choices)
+            request = _request(meters, acquire.choices)
             request.reserved = acquire.token_estimate
             for share in request.shares:
                 share.charge(acquire.token_estimate, now)
@@ -217,6 +208,8 @@ class Limits:
     def figures(self, account_id: str, key_id: str, now: float) -> RateLimit | None:
         """Say how much is left of the tighter of the account's and the key's limits per minute."""
         meters = self._meters(account_id, key_id)
+        if all(each.ceiling is UNLIMITED for each in meters):
+            return None
         requests = _tightest([(each.ceiling.requests, each.requests) for each in meters], now)
         tokens = _tightest([(each.ceiling.tokens, each.tokens) for each in meters], now)
         if requests is None and tokens is None:
@@ -228,10 +221,8 @@ class Limits:
             figures.limit_tokens, figures.remaining_tokens, figures.reset_tokens_ms = tokens
         return figures
 
-    def _touch(self, acquire: Acquire, now: float) -> tuple[Meter, ...]:
+    def _touch(self, acquire: Acquire, now: float, *, is_new: bool) -> tuple[Meter, ...]:
         """Bring the meters of a request up to date with what its edge was told."""
-        # One that comes back tells what its edge knew when it came: perhaps of the month before.
-        is_new = not self._comes_back(acquire)
         account = self._accounts.touch(acquire.account_id, now)
         month = acquire.account_month_tokens if is_new else None
         account.heed(Ceiling.of(acquire.account_limits), month)
@@ -242,9 +233,6 @@ class Limits:
         key.heed(Ceiling.of(acquire.key_limits), month)
         return (account, key)
 
-    def _comes_back(self, acquire: Acquire) -> bool:
-        return acquire.front or acquire.resume or acquire.request_id in self._in_flight
-
     def _meters(self, account_id: str, key_id: str) -> list[Meter]:
         meters = (self._accounts.get(account_id), self._keys.get(key_id))
         return [meter for meter in meters if meter is not None]
@@ -254,7 +242,7 @@ class Limits:
         meters = [self._accounts.touch(lease.account_id, now)]
         if lease.key_id:
             meters.append(self._keys.touch(lease.key_id, now))
-        return _Request(tuple(map(_Share, meters)), lease.choices)
+        return _request(meters, lease.choices)
 
     def _begin(self, request_id: str, request: _Request) -> None:
         self._in_flight[request_id] = request
@@ -270,6 +258,10 @@ class Limits:
             if is_fresh and len(self._ended) <= ENDED_REMEMBERED:
                 return
             del self._ended[oldest]
+
+
+def _request(meters: Iterable[Meter], choices: int) -> _Request:
+    return _Request(tuple(map(_Share, meters)), max(1, choices))
 
 
 def _tightest(

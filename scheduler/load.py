@@ -29,23 +29,25 @@ class Load:
     """The load of one worker process; times are monotonic seconds."""
 
     __slots__ = (
-        "_backlog",
         "_backlog_at",
-        "_context",
         "_heard_at",
         "_leases",
         "_reported_backlog",
         "_unheard",
+        "context_tokens",
         "kv_share",
         "prefill_rate",
+        "settled_backlog",
     )
 
     def __init__(self) -> None:
         self._leases: dict[str, Work] = {}
         # Granted, and not in a heartbeat yet.
         self._unheard: dict[str, Work] = {}
-        self._context = 0.0
-        self._backlog = 0.0
+        self.context_tokens = 0.0
+        """That running requests hold."""
+        self.settled_backlog = 0.0
+        """Prompt tokens to process when something last changed; what does not change with time."""
         self._backlog_at = 0.0
         self._reported_backlog = 0.0
         self._heard_at: float | None = None
@@ -54,34 +56,24 @@ class Load:
         self.prefill_rate = 0.0
         """Tokens per second, as seen between heartbeats; 0 until it has been seen."""
 
-    @property
-    def context_tokens(self) -> float:
-        """Tokens that running requests hold."""
-        return self._context
-
-    @property
-    def settled_backlog(self) -> float:
-        """Prompt tokens to process when something last changed; what does not change with time."""
-        return self._backlog
-
     def backlog(self, now: float) -> float:
         """Return how many prompt tokens there are still to process."""
-        return max(self._backlog - self.prefill_rate * (now - self._backlog_at), 0.0)
+        return max(self.settled_backlog - self.prefill_rate * (now - self._backlog_at), 0.0)
 
     def granted(self, lease_id: str, work: Work, now: float) -> None:
         """Add what a new lease will be."""
         self._leases[lease_id] = work
         self._unheard[lease_id] = work
-        self._backlog = self.backlog(now) + work.prefill_tokens
+        self.settled_backlog = self.backlog(now) + work.prefill_tokens
         self._backlog_at = now
-        self._context += work.context_tokens
+        self.context_tokens += work.context_tokens
 
     def ended(self, lease_id: str) -> None:
         """Take off what is over: its context, and its prompt if the worker never told of it."""
         work = self._leases.pop(lease_id, _UNKNOWN)
-        self._context = max(self._context - work.context_tokens, 0.0)
+        self.context_tokens = max(self.context_tokens - work.context_tokens, 0.0)
         if self._unheard.pop(lease_id, None):
-            self._backlog = max(self._backlog - work.prefill_tokens, 0.0)
+            self.settled_backlog = max(self.settled_backlog - work.prefill_tokens, 0.0)
 
     def heard(self, heartbeat: Heartbeat, now: float) -> None:
         """Take what a worker says in place of what was expected."""
@@ -92,13 +84,15 @@ class Load:
         self._measure(came, heartbeat.prefill_tokens, now)
         unheard = self._unheard.values()
         self._reported_backlog = float(heartbeat.prefill_tokens)
-        self._backlog = self._reported_backlog + sum(work.prefill_tokens for work in unheard)
+        self.settled_backlog = self._reported_backlog + sum(work.prefill_tokens for work in unheard)
         self._backlog_at = self._heard_at = now
         if heartbeat.context_tokens or heartbeat.prefill_tokens:
-            self._context = heartbeat.context_tokens + sum(work.context_tokens for work in unheard)
+            self.context_tokens = heartbeat.context_tokens + sum(
+                work.context_tokens for work in unheard
+            )
         else:
             # It does not tell, or runs nothing: what is held is the best guess.
-            self._context = sum(work.context_tokens for work in self._leases.values())
+            self.context_tokens = sum(work.context_tokens for work in self._leases.values())
         if heartbeat.kv_blocks_total:
             self.kv_share = heartbeat.kv_blocks_used / heartbeat.kv_blocks_total
 

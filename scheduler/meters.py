@@ -3,7 +3,9 @@
 import math
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import lru_cache
+
+import msgspec
 
 from fastrun.v1 import auth_pb2
 from fastrun.v1.error_pb2 import ErrorDetail, ErrorReason
@@ -18,8 +20,7 @@ IDLE_S = 3600.0
 MOST_METERS = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class Ceiling:
+class Ceiling(msgspec.Struct, frozen=True):
     """The most that may be used; None is any amount."""
 
     requests: int | None = None
@@ -33,22 +34,28 @@ class Ceiling:
     @classmethod
     def of(cls, limits: auth_pb2.Limits) -> "Ceiling":
         """Read what auth_service says."""
-        if not limits.ByteSize():
-            return UNLIMITED
-        has = limits.HasField
-        return cls(
-            requests=limits.requests_per_minute if has("requests_per_minute") else None,
-            tokens=limits.tokens_per_minute if has("tokens_per_minute") else None,
-            concurrent=limits.concurrent_requests if has("concurrent_requests") else None,
-            month=limits.tokens_per_month if has("tokens_per_month") else None,
-        )
+        return _ceiling(limits.SerializeToString())
 
 
 UNLIMITED = Ceiling()
 
 
-@dataclass(frozen=True, slots=True)
-class Reached:
+# Each request says them anew, and there are as many as an operator thinks of.
+@lru_cache(1024)
+def _ceiling(encoded: bytes) -> Ceiling:
+    if not encoded:
+        return UNLIMITED
+    limits = auth_pb2.Limits.FromString(encoded)
+    has = limits.HasField
+    return Ceiling(
+        requests=limits.requests_per_minute if has("requests_per_minute") else None,
+        tokens=limits.tokens_per_minute if has("tokens_per_minute") else None,
+        concurrent=limits.concurrent_requests if has("concurrent_requests") else None,
+        month=limits.tokens_per_month if has("tokens_per_month") else None,
+    )
+
+
+class Reached(msgspec.Struct, frozen=True):
     """A limit that leaves no room for a request."""
 
     name: str
@@ -67,9 +74,19 @@ class Reached:
 class Meter:
     """The counters of one account or key; times are monotonic seconds."""
 
-    __slots__ = ("calendar", "ceiling", "in_flight", "month", "requests", "reserved", "tokens")
+    __slots__ = (
+        "active_at",
+        "calendar",
+        "ceiling",
+        "in_flight",
+        "month",
+        "requests",
+        "reserved",
+        "tokens",
+    )
 
     def __init__(self, calendar: Calendar) -> None:
+        self.active_at = 0.0
         self.calendar = calendar
         self.ceiling = UNLIMITED
         self.requests = Window()
@@ -126,34 +143,35 @@ class Meters:
     def __init__(self, calendar: Calendar) -> None:
         self._calendar = calendar
         # The one that was active longest ago comes first.
-        self._meters: OrderedDict[str, tuple[Meter, float]] = OrderedDict()
+        self._meters: OrderedDict[str, Meter] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._meters)
 
     def get(self, name: str) -> Meter | None:
         """Return the meter of an account or key that was active of late."""
-        known = self._meters.get(name)
-        return known[0] if known else None
+        return self._meters.get(name)
 
     def touch(self, name: str, now: float) -> Meter:
         """Return the meter of an account or key that is active now."""
-        known = self._meters.get(name)
-        meter = known[0] if known else Meter(self._calendar)
-        self._meters[name] = (meter, now)
-        self._meters.move_to_end(name)
+        meter = self._meters.get(name)
+        if meter is None:
+            meter = self._meters[name] = Meter(self._calendar)
+        else:
+            self._meters.move_to_end(name)
+        meter.active_at = now
         self._forget(now)
         return meter
 
     def _forget(self, now: float) -> None:
         """Let go of the idle, a few each time; never of one whose last minute still counts."""
         for _ in range(2):
-            name, (meter, active_at) = next(iter(self._meters.items()))
+            name, meter = next(iter(self._meters.items()))
             enough_s = WINDOW_S + 1 if len(self._meters) > MOST_METERS else IDLE_S
-            if now - active_at <= enough_s:
+            if now - meter.active_at <= enough_s:
                 return
             if meter.in_flight:
-                self._meters[name] = (meter, now)
+                meter.active_at = now
                 self._meters.move_to_end(name)
             else:
                 del self._meters[name]

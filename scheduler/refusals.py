@@ -64,7 +64,10 @@ class Refusals:
 
     def freed(self, model: str, now: float) -> None:
         """Note that a slot of a model has become free."""
-        self._rates.setdefault(model, FreeingRate()).record(now)
+        rate = self._rates.get(model)
+        if rate is None:
+            rate = self._rates[model] = FreeingRate()
+        rate.record(now)
 
     def why_not_wait(
         self, waiting: Waiting, now: float, *, admitted: bool

@@ -39,6 +39,7 @@ class _Standing:
     suspect_at: float
     slots: int = 0
     free: int = 0
+    """Of its slots."""
     entry: "Entry | None" = None
     """Where it stands in its tier; None without a free slot."""
 
@@ -81,10 +82,10 @@ class Roster:
     def recount(self, worker: "Worker") -> None:
         """Count the load and the slots of a worker as they are now, if it is counted."""
         standing = self._standings.get(worker.worker_id)
-        if standing is None or standing.worker is not worker:
+        if standing is None or standing.worker is not worker or standing.tier is None:
             return
-        self._take_out(standing)
-        self._put_in(standing)
+        self._leave_order(standing, standing.tier)
+        self._enter_order(standing, standing.tier)
         if standing.tier is Tier.FAILING:
             self._reopens_at = min(self._reopens_at, worker.breaker.reopens_at)
 
@@ -215,25 +216,33 @@ class Roster:
         self.slots += worker.slots
         if tier is None:
             return
-        standing.free = free = max(worker.slots - worker.held, 0)
         self._counts[tier] += 1
-        self._free[tier] += free
-        if free:
-            worker.standing_load = self._load(worker)
-            # Turns differ: two entries are told apart before their workers would have to be.
-            standing.entry = (worker.standing_load, worker.turn, worker)
-            bisect.insort(self._orders[tier], standing.entry)
+        self._enter_order(standing, tier)
 
     def _take_out(self, standing: _Standing) -> None:
         self.slots -= standing.slots
         if standing.tier is None:
             return
         self._counts[standing.tier] -= 1
-        self._free[standing.tier] -= standing.free
+        self._leave_order(standing, standing.tier)
+
+    def _enter_order(self, standing: _Standing, tier: Tier) -> None:
+        worker = standing.worker
+        free = worker.slots - worker.held
+        if free > 0:
+            standing.free = free
+            self._free[tier] += free
+            worker.standing_load = self._load(worker)
+            # Turns differ: two entries are told apart before their workers would have to be.
+            standing.entry = entry = (worker.standing_load, worker.turn, worker)
+            bisect.insort(self._orders[tier], entry)
+
+    def _leave_order(self, standing: _Standing, tier: Tier) -> None:
         if standing.entry is not None:
-            order = self._orders[standing.tier]
+            self._free[tier] -= standing.free
+            order = self._orders[tier]
             del order[bisect.bisect_left(order, standing.entry)]
-            standing.entry = None
+            standing.free, standing.entry = 0, None
 
     def _tier(self, worker: "Worker", now: float) -> Tier | None:
         if not (worker.confirmed and worker.slots):
