@@ -16,8 +16,12 @@ class Gpu(msgspec.Struct, frozen=True):
     memory_bytes: int
 
 
-def find() -> list[Gpu]:
-    """Return the GPUs that can be seen; none where the library, a driver or a GPU is missing."""
+def find(visible: str | None = None) -> list[Gpu]:
+    """Return the GPUs that can be seen; none where the library, a driver or a GPU is missing.
+
+    Args:
+        visible: those alone that a program may use, as CUDA_VISIBLE_DEVICES says; None: all.
+    """
     try:
         nvml = import_module("pynvml")
     except ImportError:
@@ -25,7 +29,7 @@ def find() -> list[Gpu]:
     try:
         nvml.nvmlInit()
         try:
-            return [_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+            return [_gpu(nvml, handle) for handle in _handles(nvml, visible)]
         finally:
             nvml.nvmlShutdown()
     except nvml.NVMLError as error:
@@ -33,7 +37,17 @@ def find() -> list[Gpu]:
         return []
 
 
-def _gpu(nvml: Any, index: int) -> Gpu:
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+def _handles(nvml: Any, visible: str | None) -> list[Any]:
+    if visible is None:
+        return list(map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount())))
+    return [
+        nvml.nvmlDeviceGetHandleByIndex(int(device))
+        if device.isdecimal()
+        else nvml.nvmlDeviceGetHandleByUUID(device)
+        for device in map(str.strip, visible.split(","))
+    ]
+
+
+def _gpu(nvml: Any, handle: Any) -> Gpu:
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     return Gpu(str(nvml.nvmlDeviceGetName(handle)), int(memory.total))

@@ -1,6 +1,7 @@
 """The life of a worker: load the model, serve, register, drain, stop; or die with its engine."""
 
 import asyncio
+import os
 import socket
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -107,7 +108,7 @@ class WorkerProcess:
             on_dead=self._die,
         )
         self._drain = Drain(self._worker, announce=self._announce_drain, ended=self._drained)
-        info = self._info(engine.name, model)
+        info = self._info(engine, model)
         service = worker_pb2.DESCRIPTOR.services_by_name["WorkerService"]
         servicer = WorkerServicer(self._worker, info, self._on_drain)
         self._rpc.add(service, add_WorkerServiceServicer_to_server, servicer)
@@ -194,8 +195,8 @@ class WorkerProcess:
     def _memory_bound(self, engine: Engine) -> MemoryBound:
         held = memory.resident()
         if not self._config.recycle_mib:
-            grows = engine.name == "tensorrt-llm"
-            return MemoryBound(memory.own_bound(held, memory.available()) if grows else None)
+            bound = memory.own_bound(held, memory.available()) if engine.grows else None
+            return MemoryBound(bound)
         limit = self._config.recycle_mib << 20
         if held > limit:
             raise StartError(
@@ -223,17 +224,14 @@ class WorkerProcess:
             return self._problem
         return None if self._registration.welcomed else "no scheduler has welcomed this worker"
 
-    def _info(self, engine: str, model: Model) -> GetInfoResponse:
+    def _info(self, engine: Engine, model: Model) -> GetInfoResponse:
         return GetInfoResponse(
             instance_id=self._slots.instance_id,
             model=model.card,
             slots=self._slots.capacity,
-            engine=engine,
+            engine=engine.name,
             version=fastrun.__version__,
-            gpus=[
-                worker_pb2.Gpu(name=gpu.name, memory_bytes=gpu.memory_bytes)
-                for gpu in (gpus.find() if engine == "tensorrt-llm" else ())
-            ],
+            gpus=_gpus(engine.gpus),
         )
 
     def _renewal(self, tls: Tls) -> Renewal:
@@ -250,4 +248,11 @@ class WorkerProcess:
             model=info.model,
             slots=info.slots,
             version=info.version,
+            gpus=info.gpus,
         )
+
+
+def _gpus(count: int) -> list[worker_pb2.Gpu]:
+    """Return what an engine computes on: the first of those that it may use."""
+    found = gpus.find(os.environ.get("CUDA_VISIBLE_DEVICES")) if count else []
+    return [worker_pb2.Gpu(name=gpu.name, memory_bytes=gpu.memory_bytes) for gpu in found[:count]]

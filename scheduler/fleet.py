@@ -6,7 +6,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from fastrun.v1.scheduler_pb2 import Heartbeat, WorkerCommand, WorkerHello, WorkerState
-from fastrun.v1.worker_pb2 import ModelCard
+from fastrun.v1.worker_pb2 import Gpu, ModelCard
 from scheduler.breaker import Breaker, BreakerPolicy
 from scheduler.leases import Lease
 from scheduler.load import Load
@@ -54,6 +54,8 @@ class Worker:
     """Ids of the leases that it last said it runs."""
     version: str = ""
     """Of fastrun, as it says."""
+    gpus: tuple[Gpu, ...] = ()
+    """What it computes on, as it says."""
     certificate: str = ""
     """The name in it, by which it is known."""
 
@@ -195,6 +197,7 @@ class Fleet:
             slots=hello.slots,
             link=link,
             version=hello.version,
+            gpus=tuple(hello.gpus),
             suspect_at=now + self._suspect_after_s,
             turn=next(self._turns),
             breaker=Breaker(self._breaker),

@@ -66,6 +66,7 @@ def _status(worker: Worker, state: str, slots_in_use: int) -> WorkerStatus:
         slots_in_use=slots_in_use,
         heartbeat=worker.heartbeat,
         version=worker.version,
+        gpus=worker.gpus,
     )
 
 

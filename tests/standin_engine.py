@@ -13,6 +13,7 @@ from gpu_worker.engine.tensorrt_llm.engine import TensorRtLlmEngine
 from gpu_worker.engine.tensorrt_llm.watch import Limits
 
 STANDIN = Path(__file__).parent / "standin"
+STANDS_IN = {"tensorrt_llm", "pynvml"}
 TINY = Path(__file__).parent / "models" / "tiny"
 
 
@@ -27,7 +28,7 @@ def installed(**environ: str) -> Iterator[pytest.MonkeyPatch]:
         try:
             yield patch
         finally:
-            for name in [name for name in sys.modules if name.partition(".")[0] == "tensorrt_llm"]:
+            for name in [name for name in sys.modules if name.partition(".")[0] in STANDS_IN]:
                 del sys.modules[name]
 
 

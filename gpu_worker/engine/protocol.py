@@ -111,6 +111,14 @@ class Engine(Protocol):
     def resumes_grammars(self) -> bool:
         """Whether it does also with a grammar."""
 
+    @property
+    def gpus(self) -> int:
+        """How many of the machine's NVIDIA GPUs it computes on."""
+
+    @property
+    def grows(self) -> bool:
+        """Whether it takes ever more memory over weeks, for reasons that are not ours."""
+
     def check(self, sampling: SamplingParams) -> None:
         """Look at what a request asks for, before it is accepted; cheap.
 

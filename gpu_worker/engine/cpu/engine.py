@@ -69,6 +69,8 @@ class CpuEngine:
     name = "cpu"
     resumable = True
     resumes_grammars = True
+    gpus = 0
+    grows = False
 
     def __init__(
         self,

@@ -22,6 +22,11 @@ class EngineArguments(msgspec.Struct, frozen=True, kw_only=True):
     # Prompts that begin alike share what the cache holds of them.
     prefix_cache: bool = True
 
+    @property
+    def gpus(self) -> int:
+        """How many GPUs all that takes."""
+        return self.tensor_parallel * self.pipeline_parallel
+
 
 def keywords(
     model: str, arguments: EngineArguments, library: Library, *, slots: int, context_length: int

@@ -51,6 +51,7 @@ class TensorRtLlmEngine:
     resumable = True
     # The library begins a guide with the request: it cannot be led to where it stood.
     resumes_grammars = False
+    grows = True
 
     def __init__(
         self,
@@ -59,6 +60,7 @@ class TensorRtLlmEngine:
         model: Model,
         *,
         slots: int,
+        gpus: int,
         guides: Guides | None,
         leave: Callable[[int], None],
         limits: Limits,
@@ -71,6 +73,7 @@ class TensorRtLlmEngine:
             library: what it was made by.
             model: what was loaded.
             slots: how many generations run at once.
+            gpus: how many it was loaded on.
             guides: for grammars; closed with the engine. None refuses every grammar.
             leave: ends the process at once, with a status; called from any thread.
             limits: how long what may take.
@@ -80,6 +83,7 @@ class TensorRtLlmEngine:
         self._features = library.features
         self._model = model
         self._slots = slots
+        self._gpus = gpus
         self._guides = guides
         self._leave = leave
         self._last_words_s = limits.last_words_s
@@ -107,6 +111,11 @@ class TensorRtLlmEngine:
     def slots(self) -> int:
         """How many generations run at once."""
         return self._slots
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs the model was loaded on."""
+        return self._gpus
 
     @property
     def context_length(self) -> int:

@@ -70,6 +70,7 @@ async def load(
             stop_token_ids=folder.facts.eos_ids,
         ),
         slots=slots,
+        gpus=arguments.gpus,
         guides=await asyncio.to_thread(_guides, folder),
         leave=leave,
         limits=limits,

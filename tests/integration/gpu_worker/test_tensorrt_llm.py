@@ -124,14 +124,15 @@ async def test_a_dead_engine_is_told_and_the_worker_leaves(gpu_stack):
 
 
 async def test_gpus_are_named(gpu_stack):
-    """Whoever asks a worker hears what it computes on."""
-    library, stack = gpu_stack()
+    """Whoever asks a worker hears what it computes on, and its schedulers are told."""
+    library, stack = gpu_stack(environ={"FASTRUN_STANDIN_GPUS": "4"}, tensor_parallel=2)
     with library:
         async with stack as up:
             info = await up.stub.GetInfo(GetInfoRequest())
             assert info.engine == "tensorrt-llm"
-            [gpu] = info.gpus
-            assert (gpu.name, gpu.memory_bytes) == ("NVIDIA Stand-in", 80 << 30)
+            names = [(gpu.name, gpu.memory_bytes) for gpu in info.gpus]
+            assert names == [("NVIDIA Stand-in 0", 80 << 30), ("NVIDIA Stand-in 1", 80 << 30)]
+            assert up.scheduler.hellos[-1].gpus == info.gpus
 
 
 async def test_a_worker_that_has_grown_too_large_drains(slow_stack):

@@ -134,6 +134,7 @@ class Desk:
         *,
         answers=True,
         certificate="",
+        **said,
     ):
         """A worker that answers a Welcome of a higher term with another Hello, as workers do."""
         link = Link(certificate)
@@ -146,6 +147,7 @@ class Desk:
             "running_leases": running,
             "voided_lease_ids": voided,
             "term": term,
+            **said,
         }
         self.report(link, hello=hello)
         if answers and self.sessions.leader.term > term:

@@ -1,5 +1,6 @@
 """What an operator sees."""
 
+from fastrun.v1.worker_pb2 import Gpu
 from scheduler.view import WORKERS_AT_ONCE, drift, fleet_view
 
 
@@ -21,6 +22,14 @@ def test_the_view_shows_workers_queues_and_edges(desk):
     assert only.heartbeat.waiting == 3
     assert [(each.model, each.waiting, each.bound) for each in view.queues] == [("tiny", 1, 4)]
     assert (view.drift, view.edges, view.term) == (0, 1, 1)
+
+
+def test_a_worker_is_shown_as_it_says_it_is(desk):
+    """Its version, and the GPUs that it computes on."""
+    gpus = [Gpu(name="NVIDIA H200", memory_bytes=140 << 30)] * 2
+    desk.worker(version="1.2.3", gpus=gpus)
+    (only,) = seen(desk).workers
+    assert (only.version, list(only.gpus)) == ("1.2.3", gpus)
 
 
 def test_states_have_names(desk):
