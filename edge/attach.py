@@ -116,11 +116,22 @@ class Attach:
         """Whether the stream lives or is being opened."""
         return self._task is not None
 
-    def start(self, stream_id: int, grant: Grant, request: GenerateRequest, sink: Sink) -> Call:
-        """Send a Start soon; the sink gets exactly one last event, also when it is aborted."""
+    def start(
+        self, stream_id: int, grant: Grant, request: GenerateRequest, sink: Sink, *, gathers: bool
+    ) -> Call:
+        """Send a Start soon; the sink gets exactly one last event, also when it is aborted.
+
+        Args:
+            stream_id: never used before.
+            grant: what it runs by.
+            request: what is to be generated.
+            sink: who is told.
+            gathers: nobody reads along, so deltas need not come one by one.
+        """
         call = Call(self, stream_id, grant, sink)
-        self._calls[call.stream_id] = call
-        self._put(EdgeFrameItem(start=Start(stream_id=call.stream_id, request=request)))
+        self._calls[stream_id] = call
+        start = Start(stream_id=stream_id, request=request, gathers=gathers)
+        self._put(EdgeFrameItem(start=start))
         if self._task is None:
             self._task = asyncio.create_task(self._live(), name="attach", context=Context())
         return call

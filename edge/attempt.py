@@ -25,6 +25,10 @@ _FAULTS = frozenset(
 class Output(Protocol):
     """Where what is generated goes, by the index of its generation."""
 
+    @property
+    def is_read_along(self) -> bool:
+        """Whether somebody waits for each delta, and not for the end alone."""
+
     def begin(self, index: int) -> None:
         """Show the client that this generation is being worked on. Idempotent."""
 

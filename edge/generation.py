@@ -232,7 +232,7 @@ class Generations:
         attempt = Attempt(
             index, output, tally, progress, early_headers_s=self._times.early_headers_s
         )
-        call = self._workers.start(grant, request, attempt)
+        call = self._workers.start(grant, request, attempt, gathers=not output.is_read_along)
         try:
             return await self._watch(attempt)
         except AttemptError as failure:

@@ -20,6 +20,10 @@ StreamMaker = Callable[[Callable[[], None]], ClientStream]
 class Reply(Protocol):
     """Takes what is generated and answers the client with it; each generation is one choice."""
 
+    @property
+    def is_read_along(self) -> bool:
+        """Whether the client reads each delta as it comes."""
+
     def begin(self, index: int) -> None:
         """Show the client that this choice is being worked on. Idempotent."""
 
@@ -44,6 +48,8 @@ class Reply(Protocol):
 
 class CollectedReply:
     """One JSON document at the end."""
+
+    is_read_along = False
 
     def __init__(self, exchange: Exchange, form: Format, choices: int) -> None:
         self._exchange = exchange
@@ -109,6 +115,8 @@ class _Choice:
 
 class StreamedReply:
     """Events, each sent as soon as it is there; merged while the client reads too slowly."""
+
+    is_read_along = True
 
     def __init__(
         self,

@@ -55,12 +55,12 @@ class Workers:
         self._stream_ids = itertools.count(1)
         self._closing: set[asyncio.Task[None]] = set()
 
-    def start(self, grant: Grant, request: GenerateRequest, sink: Sink) -> Call:
+    def start(self, grant: Grant, request: GenerateRequest, sink: Sink, *, gathers: bool) -> Call:
         """Begin a generation; what happens to it goes to the sink."""
         link = self._link(grant)
         large = request.ByteSize() > self._large_request_bytes
         attach = link.large if large else link.normal
-        return attach.start(next(self._stream_ids), grant, request, sink)
+        return attach.start(next(self._stream_ids), grant, request, sink, gathers=gathers)
 
     async def close(self) -> None:
         """End every stream and channel."""

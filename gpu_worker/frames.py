@@ -1,7 +1,9 @@
 """What requests have to say, gathered until the stream can take it, then sent as one frame.
 
 The step loop never waits for an edge: it appends to a request's pending delta. A slow edge gets
-fewer and larger frames, and what waits is bounded by the requests' max_tokens.
+fewer and larger frames, and what waits is bounded by the requests' max_tokens. So do requests whose
+client waits for the whole answer: all of them that have something to say say it together, a few
+times a second.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,23 +21,35 @@ from fastrun.v1.generation_pb2 import (
 )
 from fastrun.v1.worker_pb2 import WorkerFrame
 
+GATHER_S = 0.25
+
 
 class Frames:
     """The pending events of all requests of one stream."""
 
-    def __init__(self, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, wake: Callable[[], None], *, later: Callable[[float, Callable[[], None]], object]
+    ) -> None:
         """Begin with nothing pending.
 
         Args:
             wake: called when something is pending that was not before.
+            later: calls something after so many seconds.
         """
         self._wake = wake
+        self._later = later
+        self._gathering: list[Events] = []
         self._moved: list[Events] = []
         self._ping = False
 
-    def events(self, stream_id: int) -> "Events":
-        """Return where one request says what happens to it."""
-        return Events(stream_id, self._add)
+    def events(self, stream_id: int, *, gathers: bool = False) -> "Events":
+        """Return where one request says what happens to it.
+
+        Args:
+            stream_id: of the request.
+            gathers: deltas after the first one need not be sent at once.
+        """
+        return Events(stream_id, self._add, self._gather if gathers else None)
 
     def ping(self) -> None:
         """Send a Ping with the next frame."""
@@ -59,6 +73,16 @@ class Frames:
         if len(self._moved) == 1:
             self._wake()
 
+    def _gather(self, events: "Events") -> None:
+        self._gathering.append(events)
+        if len(self._gathering) == 1:
+            self._later(GATHER_S, self._gathered)
+
+    def _gathered(self) -> None:
+        gathering, self._gathering = self._gathering, []
+        for events in gathering:
+            events.gathered()
+
 
 class Events:
     """What happens to one request, in order: accepted, deltas, then finished or failed."""
@@ -70,6 +94,9 @@ class Events:
         "_calls",
         "_content",
         "_end",
+        "_gather",
+        "_has_told",
+        "_is_gathering",
         "_logprobs",
         "_moved",
         "_pending",
@@ -78,9 +105,16 @@ class Events:
         "_token_ids",
     )
 
-    def __init__(self, stream_id: int, add: Callable[["Events"], None]) -> None:
+    def __init__(
+        self,
+        stream_id: int,
+        add: Callable[["Events"], None],
+        gather: Callable[["Events"], None] | None,
+    ) -> None:
         self._stream_id = stream_id
         self._add = add
+        self._gather = gather
+        self._has_told = self._is_gathering = False
         self._pending = False
         self._accepted: Accepted | None = None
         self._clear()
@@ -116,9 +150,20 @@ class Events:
                 self._calls.append(call)
         if logprobs:
             self._logprobs += logprobs
-        if not self._pending:
-            self._pending = True
+        if self._pending or self._is_gathering:
+            self._has_told = True
+        elif self._gather is not None and self._has_told:
+            self._is_gathering = True
+            self._gather(self)
+        else:
+            self._has_told = self._pending = True
             self._add(self)
+
+    def gathered(self) -> None:
+        """Send what was gathered, if the end has not taken it along."""
+        self._is_gathering = False
+        if self._moved:
+            self._changed()
 
     def finished(self, reason: FinishReason.ValueType, usage: Usage) -> None:
         """End the request; nothing may follow."""

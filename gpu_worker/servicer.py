@@ -62,7 +62,7 @@ class WorkerServicer(WorkerServiceServicer):
     ) -> None:
         """Run one request; it is aborted when the call is."""
         ready, ended = asyncio.Event(), asyncio.Event()
-        frames = Frames(ready.set)
+        frames = Frames(ready.set, later=asyncio.get_running_loop().call_later)
         generation = self._worker.start(request, frames.events(0), on_end=ended.set)
         try:
             while (frame := frames.take()) is not None or not ended.is_set():
@@ -100,7 +100,7 @@ class Attachment:
 
     def __init__(self, worker: Worker, transport: Transport) -> None:
         self._worker = worker
-        self._frames = Frames(self._wake)
+        self._frames = Frames(self._wake, later=asyncio.get_running_loop().call_later)
         self._stream = DuplexStream(
             transport, self._frames, on_item=self._on_item, ping=self._frames.ping
         )
@@ -139,7 +139,7 @@ class Attachment:
         self._last_id = stream_id
         generation = self._worker.start(
             start.request,
-            self._frames.events(stream_id),
+            self._frames.events(stream_id, gathers=start.gathers),
             on_end=lambda: self._running.pop(stream_id, None),
         )
         if generation is not None:

@@ -8,6 +8,11 @@ from fastrun.v1.generation_pb2 import FinishReason, TokenLogprob, ToolCallDelta,
 from gpu_worker.frames import Frames
 
 
+def never(seconds, call):
+    """Take what nothing here asks for."""
+    raise AssertionError(f"{call} after {seconds} s")
+
+
 def kinds(frame):
     """Return stream id and kind of each item."""
     return [(item.stream_id, item.event.WhichOneof("event")) for item in frame.items]
@@ -15,7 +20,7 @@ def kinds(frame):
 
 def test_all_that_is_pending_goes_into_one_frame():
     """Events keep their order within a stream; deltas are merged."""
-    frames = Frames(lambda: None)
+    frames = Frames(lambda: None, later=never)
     one, two = frames.events(1), frames.events(2)
     one.accepted(5, resumable=True)
     two.accepted(6, resumable=False)
@@ -42,7 +47,7 @@ def test_all_that_is_pending_goes_into_one_frame():
 def test_the_writer_is_woken_once_for_all_that_moved():
     """However much gathers until the writer takes it, one wake is enough."""
     wakes = []
-    frames = Frames(lambda: wakes.append(1))
+    frames = Frames(lambda: wakes.append(1), later=never)
     streams = [frames.events(n) for n in range(1, 65)]
     for _ in range(3):
         for stream in streams:
@@ -55,7 +60,7 @@ def test_the_writer_is_woken_once_for_all_that_moved():
 
 def test_tokens_without_text_are_told():
     """Ids of tokens whose text is held back travel in a delta without content."""
-    frames = Frames(lambda: None)
+    frames = Frames(lambda: None, later=never)
     frames.events(1).delta("", [7])
     delta = frames.take().items[0].event.delta
     assert (delta.content, list(delta.token_ids)) == ("", [7])
@@ -63,7 +68,7 @@ def test_tokens_without_text_are_told():
 
 def test_calls_thoughts_and_logprobs_are_merged_as_well():
     """Pieces of one call become one piece, which keeps the call's name and id."""
-    frames = Frames(lambda: None)
+    frames = Frames(lambda: None, later=never)
     events = frames.events(1)
     events.delta("", [1], reasoning="a", logprobs=[TokenLogprob(token=b"a", logprob=-1)])
     events.delta("", [2], reasoning="b", calls=[ToolCallDelta(index=0, id="x", name="f")])
@@ -81,7 +86,7 @@ def test_calls_thoughts_and_logprobs_are_merged_as_well():
 
 def test_ping_is_an_item_of_stream_0():
     """A Ping goes with what is pending, and alone when nothing is."""
-    frames = Frames(lambda: None)
+    frames = Frames(lambda: None, later=never)
     frames.ping()
     assert kinds(frames.take()) == [(0, None)]
     frames.events(1).delta("x", [1])
@@ -96,7 +101,7 @@ def test_ping_is_an_item_of_stream_0():
 )
 def test_any_moment_of_taking_gives_the_same_streams(actions):
     """Whenever the writer takes, each stream's text and ids are whole and in order."""
-    frames = Frames(lambda: None)
+    frames = Frames(lambda: None, later=never)
     events = {n: frames.events(n) for n in (1, 2, 3)}
     sent = {n: ("", []) for n in events}
     got = {n: ("", []) for n in events}
@@ -115,3 +120,40 @@ def test_any_moment_of_taking_gives_the_same_streams(actions):
         sent[stream_id] = (sent[stream_id][0] + text, sent[stream_id][1] + [number])
     take()
     assert sent == got
+
+
+def test_what_nobody_reads_along_is_gathered():
+    """After its first delta a gathering request waits with the others, and all speak at once."""
+    wakes, due = [], []
+    frames = Frames(lambda: wakes.append(1), later=lambda seconds, call: due.append(call))
+    one, two, read_along = (frames.events(n, gathers=n != 3) for n in (1, 2, 3))
+    for events in (one, two, read_along):
+        events.accepted(5, resumable=True)
+        events.delta("a", [1])
+    assert len(frames.take().items) == 6
+    for events in (one, two, one):
+        events.delta("b", [2])
+    assert (frames.take(), len(due)) == (None, 1)
+    read_along.delta("b", [2])
+    assert kinds(frames.take()) == [(3, "delta")]
+
+    due.pop()()
+    frame = frames.take()
+    assert [item.event.delta.content for item in frame.items] == ["bb", "b"]
+    assert len(wakes) == 3
+    one.delta("c", [3])
+    assert len(due) == 1
+
+
+def test_the_end_takes_along_what_was_gathered():
+    """A gathering request that ends says all at once, and nothing more when its time comes."""
+    due = []
+    frames = Frames(lambda: None, later=lambda seconds, call: due.append(call))
+    events = frames.events(1, gathers=True)
+    events.delta("a", [1])
+    frames.take()
+    events.delta("b", [2])
+    events.finished(FinishReason.FINISH_REASON_STOP, Usage(completion_tokens=2))
+    assert kinds(frames.take()) == [(1, "delta"), (1, "finished")]
+    due.pop()()
+    assert frames.take() is None

@@ -18,7 +18,7 @@ class Spoken:
     """A reply, and what is told of it."""
 
     def __init__(self, max_tokens=100, **options):
-        self._frames = Frames(lambda: None)
+        self._frames = Frames(lambda: None, later=lambda *_: None)
         sampling = SamplingParams(max_tokens=max_tokens, stop_token_ids=(TURN_END,))
         prompt = Prompt([1, 2, 3], sampling, Parser(**options))
         self.reply = Reply(
