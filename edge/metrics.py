@@ -1,5 +1,6 @@
 """What the edge counts. Labels are few and small: never an account, a key or a path of a client."""
 
+import functools
 from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -11,26 +12,31 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120
 
 
 class Metrics:
-    """All metrics of one edge, in a registry of their own."""
+    """All metrics of one edge, in a registry of their own.
+
+    Series that a request touches are looked up by their labels once: that costs more than counting.
+    """
 
     def __init__(self) -> None:
         registry = self.registry = CollectorRegistry()
-        self._requests = Counter(
+        requests = Counter(
             "fastrun_edge_requests",
             "HTTP requests answered; status 499 is a client that left.",
             ("endpoint", "status"),
             registry=registry,
         )
+        self._requests = functools.cache(requests.labels)
         self._running = Gauge(
             "fastrun_edge_requests_running", "HTTP requests being answered.", registry=registry
         )
-        self._seconds = Histogram(
+        seconds = Histogram(
             "fastrun_edge_request_seconds",
             "From the head of a request to the end of its answer.",
             ("endpoint",),
             buckets=_SECONDS,
             registry=registry,
         )
+        self._seconds = functools.cache(seconds.labels)
         self._first_delta = Histogram(
             "fastrun_edge_first_delta_seconds",
             "From the head of a request to the first text of its answer.",
@@ -55,19 +61,21 @@ class Metrics:
             ("reason",),
             registry=registry,
         )
-        self._tokens = Counter(
+        tokens = Counter(
             "fastrun_edge_tokens",
             "Tokens of finished requests: prompt (cached ones too), cached, completion.",
             ("kind",),
             registry=registry,
         )
+        self._tokens = functools.cache(tokens.labels)
 
-        self._records = Counter(
+        records = Counter(
             "fastrun_edge_usage_records",
             "Requests that were admitted, by how they ended.",
             ("status",),
             registry=registry,
         )
+        self._records = functools.cache(records.labels)
         self._deliveries = Counter(
             "fastrun_edge_usage_deliveries",
             "Usage records that the auth service took, or refused: those are only logged.",
@@ -83,13 +91,14 @@ class Metrics:
             "fastrun_edge_spool_bytes", "What lies in the usage spool.", registry=registry
         )
 
-        self._keys = Counter(
+        keys = Counter(
             "fastrun_edge_key_lookups",
             "API keys looked up, by what the answer was: fresh, refreshing (used while it is asked"
             " again), asked, grace (used because nobody could be asked), unknown, unavailable.",
             ("answer",),
             registry=registry,
         )
+        self._keys = functools.cache(keys.labels)
         self._watched = Gauge(
             "fastrun_edge_key_watch_current",
             "Whether the auth service tells what changes about keys (1) or not (0).",
@@ -98,7 +107,7 @@ class Metrics:
 
     def looked_up(self, answer: str) -> None:
         """A key was looked up."""
-        self._keys.labels(answer).inc()
+        self._keys(answer).inc()
 
     def watches(self, is_current: Callable[[], bool]) -> None:
         """Show whether the watch of keys is current, asked whenever somebody looks."""
@@ -111,8 +120,8 @@ class Metrics:
     def ended(self, endpoint: str, status: int, seconds: float) -> None:
         """A request was answered."""
         self._running.dec()
-        self._requests.labels(endpoint, str(status)).inc()
-        self._seconds.labels(endpoint).observe(seconds)
+        self._requests(endpoint, str(status)).inc()
+        self._seconds(endpoint).observe(seconds)
 
     def first_delta(self, seconds: float) -> None:
         """The first text of an answer has come."""
@@ -133,7 +142,7 @@ class Metrics:
     def metered(self, status: Status | None) -> None:
         """A usage record was made; None: a request left none, or is asked about."""
         if status is not None:
-            self._records.labels(status).inc()
+            self._records(status).inc()
 
     def delivered(self, records: int) -> None:
         """The auth service has taken usage records."""
@@ -153,6 +162,6 @@ class Metrics:
 
     def used(self, usage: Usage) -> None:
         """A generation has ended well."""
-        self._tokens.labels("prompt").inc(usage.prompt_tokens)
-        self._tokens.labels("cached").inc(usage.cached_tokens)
-        self._tokens.labels("completion").inc(usage.completion_tokens)
+        self._tokens("prompt").inc(usage.prompt_tokens)
+        self._tokens("cached").inc(usage.cached_tokens)
+        self._tokens("completion").inc(usage.completion_tokens)

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from typing import TypeVar
 
 from aiohttp import web
 
@@ -9,6 +10,8 @@ from edge.errors import Refusal, invalid
 
 _JSON_TYPE = re.compile(r"\s*application/(?:[\w.-]+\+)?json\s*(?:;.*)?", re.IGNORECASE)
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+BodyT = TypeVar("BodyT", bytes, bytearray)
 
 
 async def read_body(request: web.BaseRequest, *, limit_bytes: int, timeout_s: float) -> bytes:
@@ -23,6 +26,8 @@ async def read_body(request: web.BaseRequest, *, limit_bytes: int, timeout_s: fl
         raise _too_large(limit_bytes)
     await _say_continue(request)
     try:
+        if request.content.is_eof():  # as most bodies come: with their head
+            return _within(request.content.read_nowait(), limit_bytes)
         async with asyncio.timeout(timeout_s):
             return await _read(request, limit_bytes)
     except TimeoutError:
@@ -35,9 +40,14 @@ async def _read(request: web.BaseRequest, limit_bytes: int) -> bytes:
     body = bytearray()
     async for piece in request.content.iter_any():
         body += piece
-        if len(body) > limit_bytes:
-            raise _too_large(limit_bytes)
+        _within(body, limit_bytes)
     return bytes(body)
+
+
+def _within(body: BodyT, limit_bytes: int) -> BodyT:
+    if len(body) > limit_bytes:
+        raise _too_large(limit_bytes)
+    return body
 
 
 def _check_type(request: web.BaseRequest) -> None:
