@@ -1,14 +1,27 @@
 """What `fastrun fleet` shows: a fleet as lines for people, and as JSON for programs. Pure."""
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
 from fastrun.cli.output import columns
 from fastrun.v1.scheduler_pb2 import WatchFleetResponse, WorkerStatus
 
-TITLES = ("worker", "model", "state", "slots", "queue", "cached", "tokens/s", "kv", "address")
+TITLES = (
+    "worker",
+    "model",
+    "state",
+    "slots",
+    "queue",
+    "cached",
+    "tokens/s",
+    "kv",
+    "gpus",
+    "address",
+)
 NUMBERS = frozenset({"slots", "queue", "cached", "tokens/s", "kv"})
 GONE = "gone"
+GIB = 1 << 30
 
 
 def lines(answer: WatchFleetResponse) -> list[str]:
@@ -65,12 +78,13 @@ def _row(worker: WorkerStatus) -> tuple[object, ...]:
         worker.model,
         worker.state,
         *_figures([worker]),
+        _gpus(worker),
         worker.address,
     )
 
 
 def _sum(workers: list[WorkerStatus]) -> tuple[object, ...]:
-    return ("total", "", f"{len(workers)} up", *_figures(workers), "")
+    return ("total", "", f"{len(workers)} up", *_figures(workers), "", "")
 
 
 def _figures(workers: list[WorkerStatus]) -> tuple[str, ...]:
@@ -84,6 +98,15 @@ def _figures(workers: list[WorkerStatus]) -> tuple[str, ...]:
         f"{sum(beat.tokens_per_second for beat in beats):.0f}",
         _percent(used / blocks if blocks else None),
     )
+
+
+def _gpus(worker: WorkerStatus) -> str:
+    """Such as `2x H200 140 GiB`."""
+    kinds = Counter((gpu.name, round(gpu.memory_bytes / GIB)) for gpu in worker.gpus)
+    told = [
+        f"{count}x {name.removeprefix('NVIDIA ')} {gib} GiB" for (name, gib), count in kinds.items()
+    ]
+    return ", ".join(told) or "-"
 
 
 def _percent(part: float | None) -> str:
@@ -113,4 +136,5 @@ def _worker(worker: WorkerStatus) -> dict[str, Any]:
         "context_tokens": beat.context_tokens,
         "moved": beat.moved,
         "version": worker.version,
+        "gpus": [{"name": gpu.name, "memory_bytes": gpu.memory_bytes} for gpu in worker.gpus],
     }

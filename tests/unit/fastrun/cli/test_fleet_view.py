@@ -2,6 +2,7 @@
 
 from fastrun.cli.fleet_view import fields, hit_rate, lines
 from fastrun.v1.scheduler_pb2 import Heartbeat, QueueStatus, WatchFleetResponse, WorkerStatus
+from fastrun.v1.worker_pb2 import Gpu
 
 BUSY = WorkerStatus(
     worker_id="w1",
@@ -23,6 +24,7 @@ BUSY = WorkerStatus(
         context_tokens=8,
         moved=2,
     ),
+    gpus=[Gpu(name="NVIDIA H200", memory_bytes=150_754_820_096)] * 2,
 )
 NEW = WorkerStatus(worker_id="w2", model="tiny", state="joining", slots=4, address="h2:1")
 GONE = WorkerStatus(worker_id="w3", model="tiny", state="gone", slots=4, slots_in_use=4)
@@ -39,10 +41,10 @@ def test_a_fleet_in_lines():
         leads=True,
     )
     assert lines(answer) == [
-        "WORKER  MODEL  STATE    SLOTS  QUEUE  CACHED  TOKENS/S   KV  ADDRESS",
-        "w1      tiny   serving    3/4      1     90%       100  75%  h1:1",
-        "w2      tiny   joining    0/4      0       -         0    -  h2:1",
-        "w3      tiny   gone       4/4      0       -         0    -",
+        "WORKER  MODEL  STATE    SLOTS  QUEUE  CACHED  TOKENS/S   KV  GPUS             ADDRESS",
+        "w1      tiny   serving    3/4      1     90%       100  75%  2x H200 140 GiB  h1:1",
+        "w2      tiny   joining    0/4      0       -         0    -  -                h2:1",
+        "w3      tiny   gone       4/4      0       -         0    -  -",
         "total          2 up       3/8      1     90%       100  75%",
         "",
         "queue of tiny: 2 waiting, room for 32",
@@ -71,6 +73,17 @@ def test_a_fleet_as_json():
     assert (busy["running"], busy["tokens_per_second"], busy["cache_hit_rate"]) == (2, 100.0, 0.9)
     assert (busy["prefill_tokens"], busy["context_tokens"], busy["moved"]) == (7, 8, 2)
     assert new["cache_hit_rate"] is None
+    assert busy["gpus"] == [{"name": "NVIDIA H200", "memory_bytes": 150_754_820_096}] * 2
+    assert new["gpus"] == []
+
+
+def test_gpus_of_several_kinds_are_counted_by_kind():
+    """As they come in the machine."""
+    gpus = [
+        Gpu(name=name, memory_bytes=24 << 30) for name in ("NVIDIA L4", "RTX 4090", "NVIDIA L4")
+    ]
+    told = lines(WatchFleetResponse(workers=[WorkerStatus(worker_id="w", gpus=gpus)]))
+    assert "  2x L4 24 GiB, 1x RTX 4090 24 GiB" in told[1]
 
 
 def test_hit_rate_counts_tokens():
