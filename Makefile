@@ -4,6 +4,8 @@
 VENV := .venv
 PYTHON ?=
 ARGS ?=
+# More than CI has cores: tests of whole stacks wait most of their time.
+JOBS ?= 3
 
 BIN := $(VENV)/bin
 INSTALL := PYTHON='$(PYTHON)' requirements/install $(VENV)
@@ -19,6 +21,7 @@ help: ## List what can be done
 	@echo "make TARGET, where TARGET is one of:"
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1	\2/p' Makefile | expand -t 10
 	@echo "ARGS is passed on: make up ARGS='--port 9000', make test ARGS='-k sse'"
+	@echo "JOBS is how many processes test: make test JOBS=0 ARGS=-s shows what tests print"
 
 setup: $(VENV)/.local $(VENV)/.weights $(PROJECT) ## Install what `make up` needs into .venv
 
@@ -29,7 +32,7 @@ down: $(PROJECT) ## Stop what `make up` has started elsewhere
 	@exec $(BIN)/fastrun down $(ARGS)
 
 test: $(VENV)/.dev $(VENV)/.openai2 $(VENV)/.dynamo $(VENV)/.weights $(PROJECT) ## Run all tests
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(VENV)/.dev $(PROJECT) ## Check style, types, imports and protos
 	$(BIN)/ruff check
@@ -43,8 +46,8 @@ protos: $(VENV)/.dev ## Make fastrun.v1 from the .proto files
 	$(BIN)/python hatch_build.py
 	@touch $(PROJECT)
 
-bench: setup ## Measure a stack of its own
-	$(BIN)/fastrun up --ephemeral --exec 'fastrun bench $(ARGS)'
+bench: setup ## Measure the edge beside other gateways, see docs/performance.md
+	$(BIN)/fastrun bench edge $(ARGS)
 
 lock: ## Pin all dependencies anew (needs uv)
 	uv pip compile $(LOCK) --extra dev -o requirements/dev.txt pyproject.toml

@@ -1,5 +1,6 @@
 """The packages from npm that tests use, installed once for each environment."""
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -22,7 +23,11 @@ def node() -> Node:
     node, npm = shutil.which("node"), shutil.which("npm")
     if not (node and npm):
         pytest.skip("node and npm are not installed")
-    folder = _installed(npm)
+    folder = Path(sys.prefix) / "node"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:  # other processes of the same run wait
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _install(npm, folder)
 
     def run(module: Path, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
         # Packages are found from where a module lies.
@@ -43,14 +48,12 @@ def node() -> Node:
     return run
 
 
-def _installed(npm: str) -> Path:
-    """Install what is not there yet into the environment's own folder, and return that."""
-    folder = Path(sys.prefix) / "node"
+def _install(npm: str, folder: Path) -> None:
+    """Install what is not there yet into the environment's own folder."""
     copy = folder / PACKAGES.name
     done = folder / ".installed"
     wanted = PACKAGES.read_text()
     if not (done.exists() and done.read_text() == wanted):
-        folder.mkdir(exist_ok=True)
         copy.write_text(wanted)
         command = [npm, "install", "--no-audit", "--no-fund", "--no-package-lock", "--no-save"]
         try:
@@ -62,4 +65,3 @@ def _installed(npm: str) -> Path:
         if made.returncode:
             pytest.skip(f"npm cannot install: {made.stderr.strip().splitlines()[-1:]}")
         done.write_text(wanted)
-    return folder

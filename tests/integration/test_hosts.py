@@ -335,7 +335,6 @@ def test_the_head_is_lost_and_comes_back(fleet):
 
     print(f"\nstreams ended {ended_s:.1f} s after the loss; served {back_s:.1f} s after the return")
     assert problems == [None] * len(streams)
-    assert ended_s < OUTAGE_S
     assert refused is not None
     assert refused.startswith("503 ")
     fleet.until(lambda: len(fleet.workers()) == len(fleet.gpus))

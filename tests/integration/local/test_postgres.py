@@ -320,7 +320,7 @@ async def test_unreachable_wheel(serve, folder, monkeypatch):
 
 
 @as_root
-def test_full_disk(serve, folder):
+def test_full_disk(serve, folder, until):
     """A full disk is named, and leaves nothing in memory."""
     disk = folder / "disk"
     disk.mkdir()
@@ -332,7 +332,8 @@ def test_full_disk(serve, folder):
     try:
         with pytest.raises(PostgresError, match=r"the disk is full; .*--data"):
             serve(disk / "database").start()
-        assert set(Path("/dev/shm").glob("PostgreSQL.*")) == shared
+        # Others who set up a Postgres meanwhile have some, for a moment.
+        until(lambda: set(Path("/dev/shm").glob("PostgreSQL.*")) <= shared)
     finally:
         subprocess.run(["umount", disk], check=True)
 
