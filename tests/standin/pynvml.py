@@ -22,6 +22,11 @@ def nvmlShutdown():
     _users.pop()
 
 
+def nvmlSystemGetDriverVersion():
+    assert _users, "it was not initialized"
+    return "580.65.06"
+
+
 def nvmlDeviceGetCount():
     return int(os.environ.get("FASTRUN_STANDIN_GPUS", "1"))
 

@@ -12,42 +12,64 @@ from gpu_worker.engine.tensorrt_llm.features import OLDEST, ordered
 DRIVER = Path("/proc/driver/nvidia/version")
 
 
-def check(*, needed: bool) -> Iterator[Finding]:
+class _DriverError(Exception):
+    """GPUs cannot be asked for; the message says why, and what to do."""
+
+
+def check(*, needed: int, visible: str | None) -> Iterator[Finding]:
     """Look at the GPUs.
 
     Args:
-        needed: the worker here is to compute on them.
+        needed: on how many the worker here is to compute.
+        visible: those alone that it may use, as CUDA_VISIBLE_DEVICES says; None: all.
     """
-    problem = _problem()
-    found = [] if problem else gpus.find()
-    if found:
-        for gpu in found:
-            yield ok("gpu", f"{gpu.name} with {gpu.memory_bytes >> 30} GiB is seen")
-    elif problem and (needed or DRIVER.exists()):
-        yield wrong("gpu", problem)
-    elif needed:
-        yield wrong("gpu", "the driver sees no GPU: give this machine or container one")
+    try:
+        driver = _driver()
+    except _DriverError as error:
+        if needed or DRIVER.exists():
+            yield wrong("gpu", str(error))
+        else:
+            yield skipped("gpu", "there is no NVIDIA GPU here: models run on the CPU")
     else:
-        yield skipped("gpu", "there is no NVIDIA GPU here: models run on the CPU")
+        yield from _gpus(gpus.find(visible), driver, needed)
     if needed:
         yield _library()
 
 
-def _problem() -> str | None:
-    """Say why NVIDIA's management library cannot be asked; None: it can."""
+def _gpus(found: list[gpus.Gpu], driver: str, needed: int) -> Iterator[Finding]:
+    for gpu in found:
+        size = f"{gpu.memory_bytes >> 30} GiB"
+        yield ok("gpu", f"{gpu.name} with {size} is seen, by driver {driver}")
+    if len(found) < needed:
+        yield wrong(
+            "gpu",
+            f"the worker is to compute on {needed} GPUs and {len(found)} can be used: give it "
+            "more (in a container --gpus, else CUDA_VISIBLE_DEVICES), or lower "
+            "FASTRUN_WORKER_TENSOR_PARALLEL and _PIPELINE_PARALLEL",
+        )
+    elif not found:
+        yield skipped("gpu", f"driver {driver} sees no GPU: models run on the CPU")
+
+
+def _driver() -> str:
+    """Ask NVIDIA's management library for the version of its driver."""
     try:
         nvml = import_module("pynvml")
     except ImportError:
-        return "GPUs cannot be seen without NVIDIA's library: run pip install nvidia-ml-py"
+        raise _DriverError(
+            "GPUs cannot be seen without NVIDIA's library: run pip install nvidia-ml-py"
+        ) from None
     try:
         nvml.nvmlInit()
-        nvml.nvmlShutdown()
+        try:
+            return str(nvml.nvmlSystemGetDriverVersion())
+        finally:
+            nvml.nvmlShutdown()
     except nvml.NVMLError as error:
-        return (
-            f"NVIDIA's driver cannot be used ({error}): install it, and in a container run "
-            "with --gpus all"
-        )
-    return None
+        raise _DriverError(
+            f"NVIDIA's driver cannot be used ({error}): install it, and run a container with "
+            "--gpus all"
+        ) from error
 
 
 def _library() -> Finding:

@@ -86,14 +86,21 @@ def worker(config: Any, environ: Mapping[str, str]) -> Iterator[Finding]:
         # Needs what runs models, which the machines of other services have not.
         from fastrun.cli.doctor import model  # noqa: PLC0415 - see above
 
-        yield model.check(config, environ)
+        config, found = model.check(config, environ)
+        yield found
         if config.engine == "cpu":
             yield disk.check(
                 model.cache(config), "converted models", "choose another by FASTRUN_WORKER_CACHE"
             )
     except ModuleNotFoundError as error:
         yield _missing(error)
-    yield from gpu.check(needed=config.engine == "tensorrt-llm")
+    yield from gpu.check(needed=_gpus(config), visible=environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def _gpus(config: Any) -> int:
+    if config.engine != "tensorrt-llm":
+        return 0
+    return int(config.tensor_parallel * config.pipeline_parallel)
 
 
 def database(url: str, pepper: str, cure: str) -> Iterator[Finding]:

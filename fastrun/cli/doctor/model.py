@@ -21,23 +21,31 @@ from gpu_worker.model_settings import with_model
 from gpu_worker.model_store import ModelStore, store_of
 
 
-def check(config: Config, environ: Mapping[str, str]) -> Finding:
-    """Look at the model of a worker's settings, without loading it."""
+def check(config: Config, environ: Mapping[str, str]) -> tuple[Config, Finding]:
+    """Look at the model of a worker's settings, without loading it.
+
+    Returns:
+        The settings, with those of the model's file; and what was found.
+    """
     if config.engine == "scripted":
-        return skipped("model", "the scripted engine needs none")
+        return config, skipped("model", "the scripted engine needs none")
     store = store_of(config.models)
     try:
-        chosen = with_model(
+        config = with_model(
             config, store, is_set=lambda name: bool(settings.explicit("worker", name, environ))
         )
-        name, path = _found(chosen, store)
-        reasons = _objections(path, chosen)
+        return config, _look(config, store)
     except (ModelFileError, ModelError, StartupError, CommandError) as error:
-        return wrong("model", str(error))
+        return config, wrong("model", str(error))
+
+
+def _look(config: Config, store: ModelStore) -> Finding:
+    name, path = _found(config, store)
+    reasons = _objections(path, config)
     if not reasons:
-        return ok("model", f"{name} is here, and the {chosen.engine} engine can run it")
+        return ok("model", f"{name} is here, and the {config.engine} engine can run it")
     # Of TensorRT-LLM it is known what it lists, and not all that it can run.
-    state = wrong if chosen.engine == "cpu" else warning
+    state = wrong if config.engine == "cpu" else warning
     return state("model", f"{path}: {'; '.join(reasons)}: choose another model or engine")
 
 
