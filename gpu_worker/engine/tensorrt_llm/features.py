@@ -16,6 +16,9 @@ PENALTIES_SINCE = "1.3.0rc24"
 NO_ALTERNATIVES_SINCE = "1.3.0rc26"
 # Each request has random numbers of its own.
 SEEDS_SINCE = "1.3.0rc29"
+# Its documentation lists `min_p` for long, as another sampler had it. The one in use has it since
+# pull request 16590 of July 2026: some candidate before this one may have it as well.
+MIN_P_SINCE = "1.3.0rc29"
 
 _FINAL = 1 << 30
 _VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)(?:\.?(?:a|b|rc|post|dev)(\d+))?")
@@ -27,6 +30,7 @@ class Features(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     penalties: bool
     seeds: bool
+    min_p: bool
     # Penalties on what is generated only, as OpenAI has them; else the prompt counts as well.
     prompt_ignored: bool
     # The least that `logprobs` may be for the sampled token's own to come.
@@ -66,6 +70,7 @@ def of_version(version: str, sampling_fields: Collection[str]) -> Features:
         version=version,
         penalties=installed >= ordered(PENALTIES_SINCE),
         seeds=installed >= ordered(SEEDS_SINCE),
+        min_p=installed >= ordered(MIN_P_SINCE),
         prompt_ignored="prompt_ignore_length" in sampling_fields,
         least_logprobs=0 if installed >= ordered(NO_ALTERNATIVES_SINCE) else 1,
     )

@@ -86,7 +86,7 @@ async def load(
 
 def _say_what_it_lacks(library: Library) -> None:
     features = library.features
-    lacking = [name for name in ("penalties", "seeds") if not getattr(features, name)]
+    lacking = [name for name in ("penalties", "seeds", "min_p") if not getattr(features, name)]
     if lacking:
         log.warning("engine_lacks", tensorrt_llm=features.version, features=lacking)
 

@@ -4,7 +4,7 @@ from hashlib import blake2b
 from typing import Any
 
 from gpu_worker.engine.protocol import SamplingParams, UnsupportedError
-from gpu_worker.engine.tensorrt_llm.features import PENALTIES_SINCE, Features
+from gpu_worker.engine.tensorrt_llm.features import MIN_P_SINCE, PENALTIES_SINCE, Features
 
 # OpenAI's ranges; the library checks none of them, and some values have brought engines down.
 MAX_TEMPERATURE = 2.0
@@ -32,6 +32,8 @@ def check(sampling: SamplingParams, features: Features) -> None:
         raise UnsupportedError("top_k must be at least 0")
     if not sampling.repetition_penalty >= 0:
         raise UnsupportedError("repetition_penalty must be at least 0")
+    if sampling.min_p != 0 and not features.min_p:
+        raise _lacking("min_p", features, since=MIN_P_SINCE)
     if not features.penalties:
         _check_no_penalties(sampling, features)
     elif not features.prompt_ignored:
@@ -40,20 +42,20 @@ def check(sampling: SamplingParams, features: Features) -> None:
 
 def _check_no_penalties(sampling: SamplingParams, features: Features) -> None:
     if _repetition_penalty(sampling) != 1:
-        raise _lacking("repetition_penalty", features)
+        raise _lacking("repetition_penalty", features, since=PENALTIES_SINCE)
     _check_no_counting_penalties(sampling, features)
 
 
 def _check_no_counting_penalties(sampling: SamplingParams, features: Features) -> None:
     for name in ("frequency_penalty", "presence_penalty"):
         if getattr(sampling, name) != 0:
-            raise _lacking(name, features)
+            raise _lacking(name, features, since=PENALTIES_SINCE)
 
 
-def _lacking(name: str, features: Features) -> UnsupportedError:
+def _lacking(name: str, features: Features, *, since: str) -> UnsupportedError:
     return UnsupportedError(
         f"{name} is not supported by the engine of this model (TensorRT-LLM {features.version}, "
-        f"and it needs {PENALTIES_SINCE}): leave it out"
+        f"and it needs {since}): leave it out"
     )
 
 

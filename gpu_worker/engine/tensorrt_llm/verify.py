@@ -43,6 +43,8 @@ def _say_what_it_lacks(version: str, say: Callable[[str], None]) -> None:
     can = features.of_version(version, dir(params))
     if not can.penalties:
         say("It ignores penalties: requests that set one are refused")
+    if not can.min_p:
+        say("It ignores min_p: requests that set it are refused")
     if not can.seeds:
         say("It ignores seeds: a repeated request may get another answer")
 

@@ -17,7 +17,7 @@ def test_versions_are_ordered():
 
 
 @pytest.mark.parametrize(
-    ("version", "penalties", "seeds", "least"),
+    ("version", "penalties", "newest", "least"),
     [
         ("1.2.1", False, False, 1),
         ("1.3.0rc23", False, False, 1),
@@ -27,9 +27,10 @@ def test_versions_are_ordered():
         ("1.4.0rc1", True, True, 0),
     ],
 )
-def test_features_come_with_versions(version, penalties, seeds, least):
+def test_features_come_with_versions(version, penalties, newest, least):
     """Each version has what its documentation says."""
     found = of_version(version, ["prompt_ignore_length"])
-    assert (found.penalties, found.seeds, found.least_logprobs) == (penalties, seeds, least)
+    assert (found.penalties, found.least_logprobs) == (penalties, least)
+    assert (found.seeds, found.min_p) == (newest, newest)
     assert found.prompt_ignored
     assert not of_version(version, []).prompt_ignored

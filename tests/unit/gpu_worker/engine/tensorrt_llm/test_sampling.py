@@ -93,7 +93,12 @@ def test_deadly_values_never_reach_the_engine(fields):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("frequency_penalty", 0.5), ("presence_penalty", -1.0), ("repetition_penalty", 1.2)],
+    [
+        ("frequency_penalty", 0.5),
+        ("presence_penalty", -1.0),
+        ("repetition_penalty", 1.2),
+        ("min_p", 0.1),
+    ],
 )
 def test_what_a_version_ignores_is_refused(name, value):
     """A parameter that would be dropped without a word is a 400 that names it."""
