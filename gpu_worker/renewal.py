@@ -7,14 +7,13 @@ that is lost is asked for again. fastrun.service.tls takes the new files by itse
 from __future__ import annotations  # grpc's classes are generic in their stubs only
 
 import asyncio
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc.aio
 import structlog
 
-from fastrun.service import rpc
+from fastrun.service import private_file, rpc
 from fastrun.service.errors import ServiceError
 from fastrun.service.identity import Role
 from fastrun.v1.auth_pb2 import RenewRequest, RenewResponse
@@ -81,14 +80,5 @@ class Renewal:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file that only its owner reads, whole or not at all; not when nothing is new."""
-    if path.read_text() == text:
-        return
-    partial = path.with_name(f".{path.name}")
-    partial.unlink(missing_ok=True)  # whatever it is, and whoever may read it
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    if path.read_text() != text:
+        private_file.write(path, text.encode())

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fastrun.cli.contexts import Context, render, write_private
+from fastrun.cli.contexts import Context, render
 from fastrun.cli.errors import CommandError
 from fastrun.cli.group import group
 from fastrun.cli.output import Json, print_columns, print_json
@@ -18,6 +18,7 @@ from fastrun.local.certificates import (
     identities_in,
     provide,
 )
+from fastrun.service import private_file
 from fastrun.service.authority import DAYS
 from fastrun.service.identity import Identity, Role
 
@@ -91,7 +92,7 @@ def _write_context(made: Certificate, auth: str, scheduler: str) -> None:
         key=(made.folder / "key.pem").read_text(),
         ca=(made.folder / "ca.pem").read_text(),
     )
-    write_private(made.folder / CONTEXT_FILE, render(context))
+    private_file.write(made.folder / CONTEXT_FILE, render(context).encode())
 
 
 def _state(made: Certificate) -> str:

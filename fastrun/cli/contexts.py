@@ -12,6 +12,7 @@ from typing import Annotated
 import msgspec
 
 from fastrun.cli.errors import CommandError
+from fastrun.service import private_file
 from fastrun.service.tls import Pem
 
 LOCAL = "local"
@@ -102,7 +103,7 @@ class Contexts:
         if name in self.names() and not replace:
             raise CommandError(f"there is a context {name}: add it with --replace, or remove it")
         with _writing(self._folder):
-            write_private(self._path(name), text)
+            private_file.write(self._path(name), text.encode())
         return context
 
     def remove(self, name: str) -> None:
@@ -128,7 +129,7 @@ class Contexts:
                 (self._folder / _CURRENT).unlink(missing_ok=True)
                 return
             self._known(name)
-            write_private(self._folder / _CURRENT, f"{name}\n")
+            private_file.write(self._folder / _CURRENT, f"{name}\n".encode())
 
     def current(self) -> str:
         """The one that commands are about unless told otherwise."""
@@ -174,21 +175,6 @@ def render(context: Context) -> str:
         lines.append(f"expires = {context.expires.isoformat(timespec='seconds')}")
     lines += [f"{name} = '''\n{getattr(context, name)}'''" for name in ("cert", "key", "ca")]
     return "\n".join(lines) + "\n"
-
-
-def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner reads, whole or not at all.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}")
-    partial.unlink(missing_ok=True)  # whatever it is, and whoever may read it
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-    partial.replace(path)
 
 
 @contextmanager

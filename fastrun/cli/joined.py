@@ -12,10 +12,9 @@ import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from fastrun.cli.contexts import write_private
 from fastrun.cli.errors import CommandError
 from fastrun.local.folder import default_path
-from fastrun.service import config
+from fastrun.service import config, private_file
 from fastrun.service.authority import fingerprint, identity_of
 
 _FILE = "worker.json"
@@ -133,26 +132,26 @@ class WorkerFolder:
         """
         path = self.path / _PENDING
         if not path.exists():
-            write_private(path, make().decode())
+            private_file.write(path, make())
         return path.read_bytes()
 
     def keep(self, joined: Joined, *, cert: str, ca: str) -> None:
         """Keep what was told at the join; the pending key becomes the worker's."""
-        write_private(self.path / "key.pem", (self.path / _PENDING).read_text())
-        write_private(self.path / "cert.pem", cert)
-        write_private(self.path / "ca.pem", ca)
+        private_file.write(self.path / "key.pem", (self.path / _PENDING).read_bytes())
+        private_file.write(self.path / "cert.pem", cert.encode())
+        private_file.write(self.path / "ca.pem", ca.encode())
         self.note(joined)
         (self.path / _PENDING).unlink()
 
     def renewed(self, *, cert: str, ca: str) -> None:
         """Keep a new certificate for the same key (empty: the old one stays), and whom to trust."""
-        write_private(self.path / "ca.pem", ca)
+        private_file.write(self.path / "ca.pem", ca.encode())
         if cert:
-            write_private(self.path / "cert.pem", cert)
+            private_file.write(self.path / "cert.pem", cert.encode())
 
     def note(self, joined: Joined) -> None:
         """Keep what its operator has chosen."""
-        write_private(self.path / _FILE, msgspec.json.format(msgspec.json.encode(joined)).decode())
+        private_file.write(self.path / _FILE, msgspec.json.format(msgspec.json.encode(joined)))
 
 
 def environment(folder: Path, joined: Joined, environ: Mapping[str, str]) -> dict[str, str]:

@@ -7,12 +7,13 @@ from typing import Annotated
 import typer
 from cryptography import x509
 
-from fastrun.cli.contexts import Context, render, write_private
+from fastrun.cli.contexts import Context, render
 from fastrun.cli.data import Data, data_folder
 from fastrun.cli.errors import CommandError
 from fastrun.cli.group import group
 from fastrun.cli.output import Json, print_json
 from fastrun.local.certificates import open_authority
+from fastrun.service import private_file
 from fastrun.service.authority import DAYS
 from fastrun.service.identity import Identity, Role
 
@@ -107,6 +108,6 @@ def _write(path: Path, context: Context) -> None:
     if path.exists():
         raise CommandError(f"{path} exists: choose another file with --output")
     try:
-        write_private(path, render(context))
+        private_file.write(path, render(context).encode())
     except OSError as error:
         raise CommandError(f"cannot write {path}: {error.strerror}") from error

@@ -4,7 +4,6 @@ A folder holds them. Its ``ca/`` is for whoever makes certificates and belongs o
 each other folder holds all that one identity needs: ``cert.pem``, ``key.pem`` and ``ca.pem``.
 """
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,6 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from fastrun.local.errors import LocalError
+from fastrun.service import private_file
 from fastrun.service.authority import DAYS, Authority, identity_of
 from fastrun.service.identity import Identity, Role
 
@@ -157,14 +157,5 @@ def _good(
 
 
 def _write(folder: Path, files: dict[str, bytes]) -> None:
-    """Write files, each whole or not at all, and keys for their owner only."""
-    folder.mkdir(mode=0o700, exist_ok=True)
     for name, content in files.items():
-        partial = folder / f".{name}"
-        partial.unlink(missing_ok=True)
-        mode = 0o600 if name == "key.pem" else 0o644
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(folder / name)
+        private_file.write(folder / name, content)

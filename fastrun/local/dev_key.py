@@ -12,7 +12,7 @@ from secrets import SystemRandom
 
 import grpc.aio
 
-from fastrun.service import api_key, parent, rpc
+from fastrun.service import api_key, parent, private_file, rpc
 from fastrun.service.errors import ServiceError
 from fastrun.service.identity import Role
 from fastrun.service.tls import Tls
@@ -35,7 +35,7 @@ async def provide(admin: "admin_pb2_grpc.AdminServiceAsyncStub", path: Path) -> 
     if await _register(admin, _read(path)):
         return
     key = api_key.generate(SystemRandom())
-    _write(path, key)
+    private_file.write(path, key.encode())
     await _register(admin, key)
 
 
@@ -74,14 +74,6 @@ def _read(path: Path) -> str:
         return path.read_text().strip()
     except FileNotFoundError:
         return ""
-
-
-def _write(path: Path, key: str) -> None:
-    partial = path.with_name(f".{path.name}")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(key)
-    partial.replace(path)
 
 
 async def _run(address: str, certs: Path, path: Path) -> str | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from fastrun.local.errors import LocalError
+from fastrun.service import private_file
 
 FREE_BYTES = 100 << 20  # what a new database and its log need, rounded up
 _LOCK = "lock"
@@ -199,15 +200,8 @@ class DataFolder:
             )
 
     def _write(self, name: str, text: str) -> None:
-        """Write a file that only its owner reads, whole or not at all."""
-        partial = self.path / f".{name}"
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
-            with os.fdopen(descriptor, "w") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(self.path / name)
+            private_file.write(self.path / name, text.encode())
         except OSError as error:
             raise LocalError(f"cannot write {self.path / name}: {error.strerror}") from error
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fastrun.cli.contexts import Context, Contexts, default_folder, parse, render, write_private
+from fastrun.cli.contexts import Context, Contexts, default_folder, parse, render
 from fastrun.cli.errors import CommandError
 
 CONTEXT = Context(
@@ -57,24 +57,6 @@ def test_what_is_kept_is_private(contexts, tmp_path):
     path = tmp_path / "fastrun" / "contexts" / "lab.toml"
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.parent.stat().st_mode & 0o777 == 0o700
-
-
-@pytest.mark.parametrize("there", ["a link", "a file for all"])
-def test_what_lies_in_the_way_of_a_private_file(tmp_path, there):
-    """Somebody else's link is not followed, nor are the permissions of what was left taken over."""
-    path, elsewhere = tmp_path / "key.pem", tmp_path / "elsewhere"
-    partial = tmp_path / ".key.pem"
-    elsewhere.write_text("theirs")
-    if there == "a link":
-        partial.symlink_to(elsewhere)
-    else:
-        partial.write_text("left")
-        partial.chmod(0o666)
-    write_private(path, "secret")
-    assert path.read_text() == "secret"
-    assert not path.is_symlink()
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert elsewhere.read_text() == "theirs"
 
 
 def test_a_file_anywhere(contexts, tmp_path):
