@@ -1,6 +1,7 @@
 """How a service lives: start, serve until a signal, drain with grace, stop; a second one exits."""
 
 import asyncio
+import gc
 import os
 import resource
 import signal
@@ -72,6 +73,7 @@ async def _live(make: Callable[[], Service], grace_s: float, ended: asyncio.Even
             await asyncio.wait({starting})
             return 0
         ports = await starting
+        _keep_for_good()
         log.info("service_started", pid=os.getpid(), **ports)
         parent.tell(os.environ, {"ports": dict(ports)})
         await _either(stop, asyncio.create_task(ended.wait()))
@@ -83,6 +85,12 @@ async def _live(make: Callable[[], Service], grace_s: float, ended: asyncio.Even
         await service.stop()
     log.info("service_stopped")
     return 0
+
+
+def _keep_for_good() -> None:
+    """Leave what is there at the start out of every later collection: that took 50 ms each."""
+    gc.collect()
+    gc.freeze()
 
 
 def _not_started(error: Exception) -> int:
