@@ -105,6 +105,7 @@ class SchedulerServicer(SchedulerServiceServicer):
         self._clock = clock
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0
+        self._arms_soon = False
         self._closed = False
 
     async def EdgeSession(  # type: ignore[override] # noqa: N802 - reads and writes by context; gRPC's name
@@ -115,15 +116,15 @@ class SchedulerServicer(SchedulerServiceServicer):
 
         def on_item(item: EdgeMessage) -> None:
             began = time.perf_counter()
-            with _spoken_for():
-                self._sessions.of_edges.said(link, item, self._clock())
+            self._sessions.of_edges.said(link, item, self._clock())
             if item.HasField("acquire"):
                 self._metrics.decision_seconds.observe(time.perf_counter() - began)
-            self._arm()
+            self._arm_soon()
 
         link = StreamLink(context, Outbox[EdgeReply](EdgeReplies), EdgeReply(ping=Ping()), on_item)
         try:
-            reason = await link.run()
+            with _spoken_for():
+                reason = await link.run()
             log.info("edge_session_ended", reason=reason)
         finally:
             self._sessions.of_edges.left(link, self._clock())
@@ -136,15 +137,15 @@ class SchedulerServicer(SchedulerServiceServicer):
         del request_iterator
 
         def on_item(item: WorkerReport) -> None:
-            with _spoken_for():
-                self._sessions.of_workers.said(link, item, self._clock())
-            self._arm()
+            self._sessions.of_workers.said(link, item, self._clock())
+            self._arm_soon()
 
         link = StreamLink(
             context, Outbox[WorkerCommand](WorkerCommands), WorkerCommand(ping=Ping()), on_item
         )
         try:
-            reason = await link.run()
+            with _spoken_for():
+                reason = await link.run()
             log.info("worker_session_ended", reason=reason)
         finally:
             self._sessions.of_workers.left(link, self._clock())
@@ -221,8 +222,15 @@ class SchedulerServicer(SchedulerServiceServicer):
         """Begin to keep the time; also to be called after the sessions were told something."""
         self._arm()
 
+    def _arm_soon(self) -> None:
+        """See what is due once all that came together has been taken."""
+        if not self._arms_soon:
+            self._arms_soon = True
+            asyncio.get_running_loop().call_soon(self._arm)
+
     def _arm(self, *, least_s: float = 0.0) -> None:
         """Have one timer, for whatever is due first."""
+        self._arms_soon = False
         due = None if self._closed else self._sessions.next_due()
         if self._timer is not None:
             if due == self._timer_due:
