@@ -153,25 +153,28 @@ class WorkerProcess:
             self._background(self._drain.run(), "drain")
 
     async def _announce_drain(self) -> bool:
-        self._problem = "the worker is draining"
+        await self._serve_no_more("the worker is draining")
+        return self._registration.welcomed
+
+    async def _serve_no_more(self, problem: str) -> None:
+        """Tell whoever asks, and the schedulers, that this worker takes nothing new."""
+        self._problem = problem
         self._vitals.state = WorkerState.WORKER_STATE_DRAINING
         self._registration.beat()
         await self._rpc.not_serving()
-        return self._registration.welcomed
 
     def _die(self, error: EngineDeadError) -> None:
         """Fail what runs and end the process, so that a supervisor starts a new one."""
         if self._dead:
             return
         self._dead = True
-        self._problem = f"the engine is dead: {error}"
         log.error("engine_dead", reason=str(error))
         self._slots.close()
         self._worker.fail_all(error)
-        self._background(self._leave_soon(), "last-words")
+        self._background(self._leave_soon(f"the engine is dead: {error}"), "last-words")
 
-    async def _leave_soon(self) -> None:
-        await self._rpc.not_serving()
+    async def _leave_soon(self, problem: str) -> None:
+        await self._serve_no_more(problem)
         await asyncio.sleep(LAST_WORDS_S)
         self._leave(1)
 

@@ -109,7 +109,7 @@ async def test_what_is_ignored_is_refused_before_it_is_accepted(gpu_stack):
 
 
 async def test_a_dead_engine_is_told_and_the_worker_leaves(gpu_stack):
-    """What runs is told that its engine died, so that it may go on elsewhere."""
+    """What runs is told that its engine died, so that it may go on elsewhere; nothing new comes."""
     library, stack = gpu_stack()
     with library:
         async with stack as up:
@@ -120,6 +120,9 @@ async def test_a_dead_engine_is_told_and_the_worker_leaves(gpu_stack):
             for stream in (running, dying):
                 _, failed = (await edge.end(stream))[-1]
                 assert failed.error.reason == ErrorReason.ERROR_REASON_ENGINE_DIED
+            await up.scheduler.until(
+                lambda s: s.heartbeats[-1].state == WorkerState.WORKER_STATE_DRAINING
+            )
             assert await asyncio.wait_for(up.left.get(), LEAVES_WITHIN_S) == 1
 
 
