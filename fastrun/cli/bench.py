@@ -40,6 +40,7 @@ PROMPTS = [
 @app.callback(
     invoke_without_command=True,
     no_args_is_help=False,
+    help="Measure concurrent streamed chats, 1, 8 and 32 at once; or one part, by its name.",
     epilog="Example: fastrun bench --concurrency 1 --concurrency 32 --tokens 128",
 )
 def bench(

@@ -45,7 +45,8 @@ def test_example(leaf):
 
 @pytest.mark.parametrize("leaf", LEAVES, ids=lambda leaf: leaf.name)
 def test_options(leaf):
-    """Each option has a help, and what is shown can be had as JSON."""
+    """Each command and option has a help, and what is shown can be had as JSON."""
+    assert leaf.command.help
     options = leaf.options()
     assert all(meaning for _, meaning in options)
     assert any(name == "--json" for name, _ in options) is (leaf.path not in SHOW_NOTHING)
