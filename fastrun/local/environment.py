@@ -53,9 +53,8 @@ def of_service(
     environ: Mapping[str, str],
     service: str,
     settings: Mapping[str, object],
-    ports: Mapping[str, int],
     *,
-    main_port: str = "grpc",
+    port: int = 0,
 ) -> dict[str, str]:
     """The environment of one service.
 
@@ -63,13 +62,13 @@ def of_service(
         environ: our own; what it sets for the service stands: see check_own().
         service: as its settings are named, such as `edge`.
         settings: by field name; a list becomes comma-separated, None is left out.
-        ports: those that it has to have again after a restart; others are free ones.
-        main_port: the name of the port that `listen` is about.
+        port: where the others look for it; 0 takes a free one. Nobody is told its admin port: that
+            is a free one each time, so that whoever has taken it meanwhile is in nobody's way.
     """
     prefix = f"FASTRUN_{service.upper()}_"
     listen = {
-        "listen": f"{LOOPBACK}:{ports.get(main_port, 0)}",
-        "admin_listen": f"{LOOPBACK}:{ports.get('admin', 0)}",
+        "listen": f"{LOOPBACK}:{port}",
+        "admin_listen": f"{LOOPBACK}:0",
     }
     ours = {
         f"{prefix}{name.upper()}": _text(value)

@@ -225,7 +225,7 @@ class Stack:
         former = self._schedulers
         await _together(scheduler.stop() for scheduler in former)
         around = self._with_database(self._url)
-        self._schedulers = [Service(each.plan, around, each.ports) for each in former]
+        self._schedulers = [Service(each.plan, around, each.port) for each in former]
         await _together(scheduler.start() for scheduler in self._schedulers)
 
     def _scheduler_addresses(self) -> list[str]:
@@ -243,6 +243,8 @@ class Stack:
                 "threads": self._threads(),
                 **self._options.worker_settings,
             },
+            # The schedulers hear from it where it is.
+            keeps_port=False,
             start_s=LOAD_S,
         )
         return Service(plan, self._around)
@@ -274,7 +276,7 @@ class Stack:
                 },
                 main_port="http",
             )
-            edges.append(Service(plan, self._around, ports={"http": port}))
+            edges.append(Service(plan, self._around, port))
         return edges
 
 

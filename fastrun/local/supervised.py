@@ -32,6 +32,9 @@ class Plan:
     """As its settings are named, such as `edge`."""
     settings: Mapping[str, object] = field(default_factory=dict)
     main_port: str = "grpc"
+    """The name of the one that others call."""
+    keeps_port: bool = True
+    """The others have been told of it for good; else it tells them itself whenever it starts."""
     start_s: float = 60.0
     """What it may take until it serves."""
     stop_s: float = 5.0
@@ -114,28 +117,26 @@ async def keep(part: Part, output: Output) -> None:
 
 
 class Service:
-    """One service as a child process; its ports stay the same over restarts.
+    """One service as a child process.
 
     Args:
         plan: how it is run.
         surroundings: what it shares with the others.
-        ports: those that it has to have, by name; others are free ones.
+        port: the one that others call; 0: a free one, which it has again after a restart.
     """
 
-    def __init__(
-        self, plan: Plan, surroundings: Surroundings, ports: Mapping[str, int] | None = None
-    ) -> None:
+    def __init__(self, plan: Plan, surroundings: Surroundings, port: int = 0) -> None:
         self.plan = plan
         self.name = plan.name
-        self.ports = dict(ports or {})
+        self.port = port
         self._around = surroundings
         self._log = LogFile(surroundings.logs / f"{plan.name.replace(' ', '-')}.log")
         self._child: Child | None = None
 
     @property
     def address(self) -> str:
-        """host:port of its main port, once it was started."""
-        return f"{environment.LOOPBACK}:{self.ports[self.plan.main_port]}"
+        """host:port where others call it, once it was started."""
+        return f"{environment.LOOPBACK}:{self.port}"
 
     @property
     def pid(self) -> int | None:
@@ -156,14 +157,14 @@ class Service:
                 around.environ,
                 plan.service,
                 {**tls_settings(around.certs / plan.service), **plan.settings},
-                self.ports,
-                main_port=plan.main_port,
+                port=self.port if plan.keeps_port else 0,
             ),
             lifeline=around.lifeline,
             log=self._log,
             on_line=lambda line: around.output.line_of(plan.name, line),
         )
-        self.ports = await self._child.start(plan.start_s)
+        ports = await self._child.start(plan.start_s)
+        self.port = ports[plan.main_port]
 
     async def wait(self) -> str:
         """Wait for its end; return how it came."""

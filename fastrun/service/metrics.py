@@ -33,9 +33,12 @@ class AdminServer:
             The port.
 
         Raises:
-            OSError: the port is in use.
+            OSError: the port cannot be had.
         """
-        server = ThreadingHTTPServer((host, port), self._handler())
+        try:
+            server = ThreadingHTTPServer((host, port), self._handler())
+        except OSError as error:
+            raise OSError(f"cannot listen on {host}:{port}: is the port in use?") from error
         server.daemon_threads = True
         self._server = server
         # close() waits for one poll at most.

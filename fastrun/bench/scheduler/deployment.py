@@ -68,9 +68,7 @@ async def deployed(*, database: bool, environ: Mapping[str, str]) -> AsyncIterat
             status, complaint = await child("migrate", "-m", "fastrun.cli", "migrate").run()
             if status:
                 raise LocalError(f"migrate failed: {complaint}")
-        settings = environment.of_service(
-            {}, "scheduler", tls_settings(folder.certs / "scheduler"), {}
-        )
+        settings = environment.of_service({}, "scheduler", tls_settings(folder.certs / "scheduler"))
         scheduler = child("scheduler", "-m", "scheduler", **settings)
         with apart():
             ports = await scheduler.start(START_S)

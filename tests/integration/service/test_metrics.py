@@ -51,3 +51,11 @@ def test_other_paths_are_not_found(admin):
     status, body = fetch(admin[0], "/")
     assert status == 404
     assert "/metrics" in body
+
+
+def test_a_taken_port_is_named(admin):
+    """The sentence says which one it is, since nothing else in a service's log does."""
+    port, _ = admin
+    other = AdminServer(CollectorRegistry(), alive=lambda: None, ready=lambda: None)
+    with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}: is the port in use"):
+        other.start("127.0.0.1", port)

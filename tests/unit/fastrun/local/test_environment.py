@@ -25,7 +25,7 @@ def command(environ):
 
 def test_service_takes_free_ports():
     """A service that was never started takes free ports on this machine."""
-    environ = environment.of_service({}, "auth", {}, {})
+    environ = environment.of_service({}, "auth", {})
 
     assert environ == {
         "FASTRUN_AUTH_LISTEN": "127.0.0.1:0",
@@ -33,19 +33,19 @@ def test_service_takes_free_ports():
     }
 
 
-def test_service_keeps_its_ports():
-    """A service that is started again takes the ports that it had."""
-    environ = environment.of_service({}, "edge", {}, {"http": 8, "admin": 9}, main_port="http")
+def test_service_keeps_its_port():
+    """A service that is started again takes the port that others know; its admin port is any."""
+    environ = environment.of_service({}, "edge", {}, port=8)
 
     assert environ["FASTRUN_EDGE_LISTEN"] == "127.0.0.1:8"
-    assert environ["FASTRUN_EDGE_ADMIN_LISTEN"] == "127.0.0.1:9"
+    assert environ["FASTRUN_EDGE_ADMIN_LISTEN"] == "127.0.0.1:0"
 
 
 def test_service_settings():
     """Settings become text, lists are joined, None is left to the service, the rest stands."""
     settings = {"addresses": ["a:1", "b:2"], "slots": 4, "model": None, "reuse_port": True}
 
-    environ = environment.of_service({"HOME": "/h"}, "worker", settings, {})
+    environ = environment.of_service({"HOME": "/h"}, "worker", settings)
 
     assert environ["FASTRUN_WORKER_ADDRESSES"] == "a:1,b:2"
     assert environ["FASTRUN_WORKER_SLOTS"] == "4"
@@ -77,7 +77,7 @@ def test_other_settings():
     ours = {"FASTRUN_WORKER_GRACE_S": "60", "FASTRUN_EDGE_LOG_LEVEL": "debug"}
     environment.check_own(ours)
 
-    assert ours.items() <= environment.of_service(ours, "worker", {"model": None}, {}).items()
+    assert ours.items() <= environment.of_service(ours, "worker", {"model": None}).items()
 
 
 def test_command_finds_the_stack():
