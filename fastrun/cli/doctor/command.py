@@ -66,7 +66,8 @@ def _findings(port: int, data: Path | None, context: str | None) -> Iterator[Fin
         if (found := context_of(data, context)) is not None:
             yield from _context(found, context, now)
             return
-        if data is None and not context:
+        # A command of `fastrun up --exec` is about the stack around it.
+        if data is None and not context and not os.environ.get("FASTRUN_DATA"):
             environ = host.with_joined(os.environ)
             if roles := host.described(environ):
                 yield from host.check(roles, environ, now)

@@ -21,9 +21,12 @@ from auth_service.__main__ import AuthService
 from auth_service.config import Config
 from auth_service.migrate import migrate
 from fastrun.cli.app import make_app
+from fastrun.cli.doctor import host
+from fastrun.cli.joined import Joined, WorkerFolder
 from fastrun.local.certificates import EVERYONE, provide
 from fastrun.local.postgres import Postgres
 from fastrun.service import api_key
+from fastrun.service.identity import Identity, Role
 
 ROOT = Path(__file__).parents[3]
 TINY = ROOT / "tests" / "models" / "tiny" / "tiny.gguf"
@@ -52,6 +55,8 @@ def doctor(tmp_path, monkeypatch):
             monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    # Root's would be the machine's own.
+    monkeypatch.setattr(host, "default_folder", lambda _environ: tmp_path / "worker")
 
     def run(*arguments, **environ):
         done = CliRunner().invoke(
@@ -183,6 +188,30 @@ def test_expired_certificate(doctor, worker_settings, tmp_path):
     assert status == 1
     assert "the certificate of the worker has expired on 20" in wrong["certificate"]
     assert wrong["certificate"].endswith("fastrun certs, where the CA's key is")
+
+
+def test_joined_machine(doctor, tmp_path, worker_settings):
+    """On a machine that has joined, it looks at the worker as it was told at the join."""
+    made = provide(tmp_path, [Identity(Role.WORKER, "gpu-1")], datetime.now(UTC), days=0.003)
+    made[0].folder.rename(tmp_path / "worker")
+    WorkerFolder(tmp_path / "worker").note(
+        Joined(
+            head="127.0.0.1:1",
+            token_sha256="",
+            worker_id="gpu-1",
+            schedulers=[":2"],
+            auth=":3",
+            port=7003,
+            model=f"tiny={TINY}",
+        )
+    )
+    del worker_settings["FASTRUN_WORKER_MODEL"]
+    status, wrong = doctor(**worker_settings)
+    assert status == 1
+    assert wrong.keys() == {"service", "certificate"}
+    assert "nothing answers at 127.0.0.1:2" in wrong["service"]
+    assert "the certificate of the worker ends on" in wrong["certificate"]
+    assert wrong["certificate"].endswith("join again with fastrun worker join")
 
 
 def test_model(doctor, worker_settings, tmp_path):
