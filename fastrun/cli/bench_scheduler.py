@@ -1,10 +1,10 @@
 """`fastrun bench scheduler`: how it is run and shown."""
 
-import asyncio
 import os
 from collections.abc import Iterator
 
 import msgspec
+import uvloop
 
 from fastrun.bench.scheduler.measurement import Figures, Scenario, measure
 from fastrun.bench.scheduler.sessions import SessionError
@@ -14,7 +14,7 @@ from fastrun.local.errors import LocalError
 
 TITLES = (
     "asked/s", "granted/s", "p50 ms", "p99 ms", "most ms", "cpu us", "core", "waited",
-    "refused", "queued", "late ms", "mib", "load",
+    "refused", "queued", "late p99", "late most", "load core", "mib", "load avg",
 )  # fmt: skip
 
 
@@ -25,7 +25,7 @@ def run(scenario: Scenario, *, as_json: bool) -> None:
         CommandError: it cannot be measured here, or the scheduler broke a rule.
     """
     try:
-        figures = asyncio.run(_all(scenario))
+        figures = uvloop.run(_all(scenario))
     except* (LocalError, SessionError) as errors:
         raise CommandError(str(next(_leaves(errors)))) from errors
     if as_json:
@@ -58,7 +58,9 @@ def _row(each: Figures) -> tuple[object, ...]:
         f"{each.waited:.0%}",
         each.refused,
         each.queued,
-        f"{each.late_ms:.1f}",
+        f"{each.late_ms:.2f}",
+        f"{each.late_most_ms:.1f}",
+        f"{each.load_busy:.0%}",
         f"{each.resident_mib:.0f}",
         f"{each.load_average:.1f}",
     )

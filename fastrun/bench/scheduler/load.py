@@ -4,14 +4,15 @@ from __future__ import annotations  # grpc's classes are generic in their stubs 
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
-from itertools import cycle
+from collections.abc import Callable, Sequence
+from itertools import cycle, islice
 from random import Random
 from typing import TYPE_CHECKING
 
 import grpc.aio
 import msgspec
 
+from fastrun.bench.scheduler.lateness import Lateness
 from fastrun.bench.scheduler.requests import Mix, acquires
 from fastrun.bench.scheduler.sessions import EdgeSide, Session, SessionError, WorkerSide
 from fastrun.service import rpc
@@ -51,8 +52,12 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
     took_s: float
     refused: int
     queued: int
-    late_s: float
-    """How far the load lagged behind its own plan at worst: it was too busy itself."""
+    late_s: list[float]
+    """How late the load itself was, at many moments: it was too busy, or had no core."""
+
+
+class UnansweredError(SessionError):
+    """Requests were neither granted nor refused, and no session has ended."""
 
 
 class Load:
@@ -79,6 +84,7 @@ class Load:
         self._queued = 0
         self._running = 0
         self._answered = asyncio.Event()
+        self._lateness = Lateness()
         self._on_turn: Callable[[], None] | None = None
         self._seed = 0
 
@@ -115,42 +121,41 @@ class Load:
         """
         self._seed += 1
         self._waits_s, self._refused, self._queued = [], 0, 0
-        requests = zip(acquires(mix, self._seed), cycle(self._edges), strict=False)
+        arrivals_s = _arrivals_s(plan, self._seed) if isinstance(plan, Open) else ()
+        count = plan.requests if isinstance(plan, Closed) else len(arrivals_s)
+        # Made before they are needed: what that takes would be the load's own time.
+        made = list(islice(acquires(mix, self._seed), count))
+        requests = zip(made, cycle(self._edges), strict=False)
 
         def ask() -> None:
             acquire, edge = next(requests)
             self._asked[acquire.request_id] = (time.perf_counter(), acquire.prompt_tokens)
             edge.ask(acquire)
 
-        began = time.perf_counter()
-        if isinstance(plan, Open):
-            late_s = await self._ask_openly(plan, ask)
-        else:
-            late_s = 0.0
-            await self._ask_in_turn(plan, ask)
-        took_s = time.perf_counter() - began
-        await self._until_idle()
+        self._lateness = Lateness()
+        async with self._lateness.watched():
+            began = time.perf_counter()
+            if isinstance(plan, Open):
+                await self._ask_openly(arrivals_s, ask)
+            else:
+                await self._ask_in_turn(plan, ask)
+            took_s = time.perf_counter() - began
+            await self._until_idle()
         return Answered(
             waits_s=sorted(self._waits_s),
             took_s=took_s,
             refused=self._refused,
             queued=self._queued,
-            late_s=late_s,
+            late_s=sorted(self._lateness.late_s),
         )
 
-    async def _ask_openly(self, plan: Open, ask: Callable[[], None]) -> float:
-        late_s, began = 0.0, time.perf_counter()
-        due_s = began
-        for gap_s in _gaps_s(plan.rate, self._seed):
-            due_s += gap_s
-            if due_s - began > plan.seconds:
-                break
-            while (early_s := due_s - time.perf_counter()) > 0:
+    async def _ask_openly(self, arrivals_s: Sequence[float], ask: Callable[[], None]) -> None:
+        began = time.perf_counter()
+        for arrival_s in arrivals_s:
+            while (early_s := began + arrival_s - time.perf_counter()) > 0:
                 self._check()
                 await asyncio.sleep(max(early_s, TICK_S))
-            late_s = max(late_s, -early_s)
             ask()
-        return late_s
 
     async def _ask_in_turn(self, plan: Closed, ask: Callable[[], None]) -> None:
         left = plan.requests
@@ -181,8 +186,10 @@ class Load:
             await asyncio.wait_for(self._answered.wait(), ANSWER_S + self._hold_s)
         except TimeoutError:
             self._check()
-            raise SessionError(
-                f"{len(self._asked)} requests were not answered in {ANSWER_S:.0f} s"
+            raise UnansweredError(
+                f"{len(self._asked)} requests were not answered and {self._running} did not end "
+                f"in {ANSWER_S:.0f} s; the load itself stood still for {self._lateness.most_s:.1f} s "
+                "at most"
             ) from None
         self._check()
 
@@ -237,8 +244,12 @@ class Load:
             raise SessionError(f"no scheduler has welcomed {session.name} in {CONNECT_S:.0f} s")
 
 
-def _gaps_s(rate: float, seed: int) -> Iterator[float]:
-    """Return the times between arrivals that do not know of each other."""
+def _arrivals_s(plan: Open, seed: int) -> Sequence[float]:
+    """Return when requests come that do not know of each other."""
     random = Random(-seed)  # noqa: S311 - makes load, hides nothing
-    while True:
-        yield random.expovariate(rate)
+    arrivals_s: list[float] = []
+    at_s = random.expovariate(plan.rate)
+    while at_s <= plan.seconds:
+        arrivals_s.append(at_s)
+        at_s += random.expovariate(plan.rate)
+    return arrivals_s

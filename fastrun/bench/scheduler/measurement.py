@@ -5,6 +5,7 @@ import gc
 import os
 import statistics
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 import msgspec
@@ -12,7 +13,7 @@ import msgspec
 from fastrun.bench.placement.report import quantile
 from fastrun.bench.scheduler import processor_time
 from fastrun.bench.scheduler.deployment import Deployment, deployed
-from fastrun.bench.scheduler.load import Answered, Closed, Load, Open
+from fastrun.bench.scheduler.load import Answered, Closed, Load, Open, UnansweredError
 from fastrun.bench.scheduler.requests import Mix
 from fastrun.bench.scheduler.sessions import SessionError
 from fastrun.service import rpc
@@ -24,6 +25,7 @@ from fastrun.v1.scheduler_pb2_grpc import SchedulerServiceStub
 AT_ONCE = 128
 """Requests that wait for their answers while the scheduler gets all it can take."""
 EMPTY_S = 10.0
+_NOT_SHOWN = f"the scheduler has not shown its fleet in {EMPTY_S:.0f} s"
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +65,10 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     refused: int
     queued: int
     late_ms: float
-    """How far the load itself lagged behind."""
+    """How late the load itself was, at the 99th percentile: so much of a wait may be its own."""
+    late_most_ms: float
+    load_busy: float
+    """What part of a core the load took."""
     resident_mib: float
     load_average: float
     """Of the machine, in the last minute."""
@@ -107,13 +112,19 @@ async def _median(
 ) -> Figures:
     runs = []
     for _ in range(scenario.repeat):
-        before = processor_time.of_process(deployment.pid)
+        before, own_before = processor_time.of_process(deployment.pid), time.process_time()
         began = time.perf_counter()
-        answered = await load.run(plan, scenario.mix)
+        try:
+            answered = await load.run(plan, scenario.mix)
+        except UnansweredError as error:
+            raise SessionError(f"{error}: {await _told(deployment)}") from error
         whole_s = time.perf_counter() - began
         ran = processor_time.of_process(deployment.pid) - before
+        own_busy = (time.process_time() - own_before) / whole_s
         memory = processor_time.resident_mib(deployment.pid)
-        runs.append(_figures(plan, answered, ran, whole_s, memory))
+        runs.append(
+            _figures(plan, answered, ran, whole_s=whole_s, own_busy=own_busy, memory=memory)
+        )
     fields = {
         name: statistics.median(getattr(run, name) for run in runs)
         for name in Figures.__struct_fields__
@@ -125,7 +136,9 @@ def _figures(
     plan: Open | Closed,
     answered: Answered,
     ran: processor_time.ProcessorTime,
+    *,
     whole_s: float,
+    own_busy: float,
     memory: float,
 ) -> Figures:
     waits_s, took_s = answered.waits_s, answered.took_s
@@ -140,7 +153,9 @@ def _figures(
         waited=ran.main_waited_s / max(ran.main_waited_s + ran.main_ran_s, 1e-9),
         refused=answered.refused,
         queued=answered.queued,
-        late_ms=1000 * answered.late_s,
+        late_ms=1000 * quantile(answered.late_s, 0.99),
+        late_most_ms=1000 * max(answered.late_s, default=0.0),
+        load_busy=own_busy,
         resident_mib=memory,
         load_average=os.getloadavg()[0],
     )
@@ -152,18 +167,40 @@ async def _check_empty(deployment: Deployment) -> None:
     Raises:
         SessionError: something is.
     """
+    problem = _NOT_SHOWN
+    try:
+        async with asyncio.timeout(EMPTY_S):
+            async for view in _views(deployment):
+                if not (held := _held(view)):
+                    return
+                problem = f"{held} slots are held, and nothing runs"
+    except TimeoutError:
+        raise SessionError(problem) from None
+
+
+async def _told(deployment: Deployment) -> str:
+    """Say what the scheduler makes of it, where requests were not answered."""
+    try:
+        async with asyncio.timeout(EMPTY_S):
+            view = await anext(_views(deployment))
+    except TimeoutError:
+        return _NOT_SHOWN
+    leads = f"leads in term {view.term}" if view.leads else "stands by"
+    waiting = sum(queue.waiting for queue in view.queues)
+    states = Counter(worker.state for worker in view.workers)
+    workers = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    return (
+        f"the scheduler {leads}, {waiting} requests wait there and {_held(view)} slots are held, "
+        f"{view.edges} edges are there and workers are {workers}"
+    )
+
+
+async def _views(deployment: Deployment) -> AsyncIterator[WatchFleetResponse]:
     tls = Tls.of_folder(deployment.certs / "operator")
     async with rpc.channel(deployment.address, Role.SCHEDULER, tls) as channel:
         stub = SchedulerServiceStub(channel)
-        problem = f"the scheduler has not shown its fleet in {EMPTY_S:.0f} s"
-        try:
-            async with asyncio.timeout(EMPTY_S):
-                async for view in stub.WatchFleet(WatchFleetRequest(interval_ms=100)):
-                    if not (held := _held(view)):
-                        return
-                    problem = f"{held} slots are held, and nothing runs"
-        except TimeoutError:
-            raise SessionError(problem) from None
+        async for view in stub.WatchFleet(WatchFleetRequest(interval_ms=100)):
+            yield view
 
 
 def _held(view: WatchFleetResponse) -> int:

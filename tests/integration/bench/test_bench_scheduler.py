@@ -17,9 +17,9 @@ SMALL = (
 def bench(tmp_path):
     """Run it to its end."""
 
-    def bench(*arguments, **environ):
+    def bench(*arguments, program=("-m", "fastrun.cli"), **environ):
         return subprocess.run(
-            [sys.executable, "-P", "-m", "fastrun.cli", "bench", "scheduler", *arguments],
+            [sys.executable, "-P", *program, "bench", "scheduler", *arguments],
             check=False,
             capture_output=True,
             text=True,
@@ -42,6 +42,8 @@ def test_figures(bench):
         assert each["granted_per_s"] > 0
         assert 0 < each["p50_ms"] <= each["p99_ms"] <= each["most_ms"]
         assert each["cpu_us"] > 0
+        assert 0 <= each["late_ms"] <= each["late_most_ms"]
+        assert each["load_busy"] > 0
         assert each["resident_mib"] > 1
 
 
@@ -74,4 +76,23 @@ def test_a_scheduler_that_cannot_start(bench):
 
     assert result.returncode != 0
     assert "scheduler could not start" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_requests_that_are_not_answered(bench):
+    """What the scheduler makes of it is said: where they wait, and whether it leads."""
+    impatient = (
+        "import sys; from fastrun.bench.scheduler import load; load.ANSWER_S = -0.9; "
+        "from fastrun.cli import main; main()"
+    )
+    result = bench(
+        *("--no-database", "--workers", "1", "--slots", "1", "--hold-ms", "1000"),
+        *("--flat-out", "0", "--rate", "100", "--seconds", "0.1"),
+        program=("-c", impatient),
+    )
+
+    assert result.returncode != 0
+    assert "did not end in" in result.stderr
+    assert "the scheduler leads in term" in result.stderr
+    assert "workers are 1 serving" in result.stderr
     assert "Traceback" not in result.stderr
