@@ -1,5 +1,6 @@
 """`fastrun chat`: a conversation with a model, or one question and its answer."""
 
+import os
 import sys
 from contextlib import closing, suppress
 from pathlib import Path
@@ -14,6 +15,7 @@ from fastrun.cli.data import Data, data_folder
 from fastrun.cli.errors import CommandError
 from fastrun.cli.group import group
 from fastrun.cli.output import Json, print_json
+from fastrun.local.folder import DataFolder
 
 app = group()
 
@@ -32,12 +34,12 @@ def chat(
     base_url: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", envvar="OPENAI_BASE_URL", help="Ends in /v1.  [the stack here]"
+            metavar="URL", help="Ends in /v1.  [OPENAI_BASE_URL, or that of the stack here]"
         ),
     ] = None,
     key: Annotated[
         str | None,
-        typer.Option(envvar="OPENAI_API_KEY", help="An API key.  [that of the stack here]"),
+        typer.Option(help="An API key.  [that of the stack here; elsewhere OPENAI_API_KEY]"),
     ] = None,
     model: Annotated[
         str | None, typer.Option(envvar="OPENAI_MODEL", help="Which.  [the first that is served]")
@@ -125,23 +127,33 @@ def _asked(question: str | None) -> str | None:
 
 
 def _api(base_url: str | None, key: str | None, data: Path | None, context: str | None) -> ChatApi:
-    """Find out where to ask, and as whom."""
-    found = context_of(data, context)
-    if found is not None:
-        base_url = found.base_url if context else base_url or found.base_url
-        if not base_url:
-            raise CommandError("the context says no URL of the API: give --base-url and --key")
-    elif base_url is None or data is not None:
-        folder = data_folder(data)
-        state = folder.state()
-        if state is None:
-            raise CommandError(
-                "nothing runs here: start it with fastrun up, or give --base-url and --key"
-            )
-        return ChatApi(state.base_url, folder.api_key.read_text().strip())
-    if not key:
+    """Find out where to ask, and as whom; what is typed goes before what is set for all."""
+    if not (base_url or data or context):
+        base_url = os.environ.get("OPENAI_BASE_URL")
+    if not base_url:
+        found = context_of(data, context)
+        if found is None:
+            return _local(data_folder(data), key)
+        base_url = found.base_url
+    if not base_url:
+        raise CommandError("the context says no URL of the API: give --base-url and --key")
+    if not (key := key or os.environ.get("OPENAI_API_KEY")):
         raise CommandError("an API key is needed: set OPENAI_API_KEY, or give --key")
     return ChatApi(base_url, key)
+
+
+def _local(folder: DataFolder, key: str | None) -> ChatApi:
+    state = folder.state()
+    if state is None:
+        raise CommandError(
+            "nothing runs here: start it with fastrun up, or give --base-url and --key"
+        )
+    try:
+        return ChatApi(state.base_url, key or folder.api_key.read_text().strip())
+    except OSError as error:
+        raise CommandError(
+            f"cannot read {folder.api_key} ({error.strerror}): give a key with --key"
+        ) from error
 
 
 def _first_model(api: ChatApi) -> str:

@@ -110,6 +110,10 @@ def test_stack_of_a_folder(shared_machine, slow_stack):
     """A stack that runs here is found by its data folder, with key and model."""
     done = shared_machine.run("chat", "[[text=Found.]]", "--data", slow_stack.ready["data"])
     assert (done.returncode, done.stdout) == (0, "Found.\n")
+    of_others = {"OPENAI_BASE_URL": "http://127.0.0.1:1/v1", "OPENAI_API_KEY": "sk-other"}
+    arguments = ("chat", "[[text=Found.]]", "--data", slow_stack.ready["data"])
+    assert shared_machine.run(*arguments, **of_others).stdout == "Found.\n"
+    assert "invalid or missing API key" in shared_machine.run(*arguments, "--key", "fr_x").stderr
 
 
 def test_context(shared_machine, slow_stack, chat, tmp_path):
