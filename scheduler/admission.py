@@ -10,6 +10,7 @@ A fault of ours is one request's: that one is given up, and all others go on.
 """
 
 from collections import deque
+from functools import partial
 
 import structlog
 
@@ -291,14 +292,17 @@ class Admission:
                 self._reject(place, ErrorReason.ERROR_REASON_QUEUE_FULL, now)
 
     def _serve_next(self, model: str, now: float) -> bool:
-        """Give whoever is first a slot, of those who may be where one is free.
+        """Give whoever is first a slot, of those who may be where one is free, or whom it suits.
 
         Returns:
             False if nobody may.
         """
-        for waiting in self.queue.line(model).heads():
+        line = self.queue.line(model)
+        for head in line.heads():
+            waiting = head
             try:
-                if worker := self._choose(waiting, now):
+                if worker := self._choose(head, now):
+                    waiting = line.suited(head, partial(self.placement.loss, worker))
                     self._grant(waiting, self.queue.take(waiting, now), worker, now)
                     return True
             except Exception:

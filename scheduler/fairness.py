@@ -10,17 +10,29 @@ which it owes nothing any more, and the next turn is that of the lowest round. W
 the earliest goes first. So of two accounts that wait, neither gets more tokens than the other by
 more than one request; and an account that comes to wait is in no later round than anybody, unless
 it has just had a slot, whose price it still owes.
+
+A slot is worth more to one than to another, for it is at a worker, which may hold the beginning of
+a prompt. So whoever is first may be passed over for one that the slot suits better, within bounds:
+by others' requests until they have had as much more as its own costs, and by those of its own
+account that came soon after it.
 """
 
 import bisect
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from heapq import merge
+from itertools import islice
 
+from scheduler.prefix_index import Prompt
 from scheduler.waiting import Waiting
 
 Key = tuple[int, float, int]
 """Round, and then who has waited longest."""
 
+TOGETHER_S = 5.0
+"""Requests of one account that come within so many seconds have no order that must be kept."""
+MOST_COMPARED = 32
+"""So many are asked at most whether a slot suits them."""
 FORGET_FROM = 64
 MOST_COUNTED = 100
 """So many accounts are looked at for a position."""
@@ -167,6 +179,39 @@ class FairLine:
     def head(self) -> Waiting | None:
         """Return whose turn it is."""
         return self._order[0][-1].places[0] if self._order else None
+
+    def contenders(self) -> Iterator[Waiting]:
+        """Yield whom the next slot may be for, the head first.
+
+        Each account is passed over at most until another has had as much more as its next request
+        costs, and within an account nobody is by one that came more than TOGETHER_S later.
+        """
+        limit = math.inf
+        for round_, *_, lane in self._order:
+            if round_ > limit:
+                return
+            first = lane.places[0]
+            limit = min(limit, round_ + first.tokens)
+            latest = first.arrived_at + TOGETHER_S
+            for place in lane.places:
+                if place.arrived_at > latest:
+                    break
+                yield place
+
+    def suited(self, loss: Callable[[Prompt], int]) -> Waiting | None:
+        """Return whom a slot suits best, of the first contenders.
+
+        Args:
+            loss: what its prompt would lose by it, 0 or more. Of equals the first one gets it, so
+                nobody is looked at behind one that loses nothing.
+        """
+        suited, least = None, math.inf
+        for place in islice(self.contenders(), MOST_COMPARED):
+            if (lost := loss(place.prompt)) < least:
+                suited, least = place, lost
+            if not lost:
+                break
+        return suited
 
     def add(self, place: Waiting) -> None:
         """Take in a place."""

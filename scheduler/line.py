@@ -9,9 +9,10 @@ worker, and the search for whom a free slot suits is short.
 
 import bisect
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from scheduler.fairness import FairLine
+from scheduler.prefix_index import Prompt
 from scheduler.waiting import Waiting
 
 _Rank = tuple[bool, bool, float, int]
@@ -60,6 +61,15 @@ class Line:
         yield from sorted((places[0] for places in self._first.values()), key=_rank)
         if head := self._fair.head():
             yield head
+
+    def suited(self, head: Waiting, loss: Callable[[Prompt], int]) -> Waiting:
+        """Return who gets a slot that a head may have: itself, or one that takes turns with it.
+
+        Args:
+            head: one of them.
+            loss: what a prompt would lose by that slot.
+        """
+        return (self._fair.suited(loss) if _takes_turns(head) else None) or head
 
     def add(self, waiting: Waiting) -> None:
         """Take in a place."""

@@ -71,6 +71,10 @@ class Placement:
                 return self._best(workers, prompt, now)
         return None
 
+    def loss(self, worker: Worker, prompt: Prompt) -> int:
+        """Return how many tokens of a prompt a worker would compute that another one has cached."""
+        return self.index.lost_tokens(worker.instance_id, worker.card.model, prompt)
+
     # What becomes of requests
 
     def granted(self, worker: Worker, lease_id: str, prompt: Prompt, now: float) -> None:

@@ -127,6 +127,11 @@ class PrefixIndex:
             return 0
         return prompt.ends[_depth(hashes, cache.blocks) - 1]
 
+    def lost_tokens(self, instance_id: str, model: str, prompt: Prompt) -> int:
+        """Return how many tokens of a prompt others hold that a worker process does not."""
+        most = prompt.tokens_of(_depth(prompt.hashes, self._holders.get(model, {})))
+        return most - self.cached_tokens(instance_id, prompt)
+
     def holders(self, model: str, prompt: Prompt, *, most: int, random: float) -> list[str]:
         """Return worker processes that hold a beginning of a prompt, the longest ones first.
 

@@ -43,6 +43,28 @@ def test_who_waits_is_served_in_order(desk):
     assert desk.grants[-1] == ("tiny", 2.0)
 
 
+def test_a_slot_goes_to_whose_prompt_is_cached_there(desk):
+    """Of those whose turn is near; whoever is passed over gets the slot where its own is."""
+    workers, edge = {"w1": desk.worker("w1", "i1"), "w2": desk.worker("w2", "i2")}, desk.edge()
+
+    def ask(request_id, block):
+        (answer,) = desk.acquire(
+            edge, request_id, prompt_tokens=600, prefix_hashes=[block], prefix_tokens=[512]
+        )
+        return answer
+
+    def finish(granted):
+        usage = {"prompt_tokens": 600, "completion_tokens": 1}
+        freed = {"lease_id": granted.lease_id, "usage": usage}
+        desk.report(workers[granted.worker_id], slot_freed=freed)
+        return [(each.request_id, each.worker_id) for each in edge.take("granted")]
+
+    first, other = ask("r1", 1), ask("r2", 2)
+    assert [ask("r3", 2).position, ask("r4", 1).position] == [1, 2]
+    assert finish(first) == [("r4", first.worker_id)]
+    assert finish(other) == [("r3", other.worker_id)]
+
+
 def test_a_wait_counts_from_its_beginning(desk, reasons):
     """What a request has waited elsewhere shortens its deadline and decides its place."""
     desk.worker()

@@ -8,13 +8,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from scheduler.fairness import FORGET_FROM, Crowd, FairLine
+from scheduler.fairness import FORGET_FROM, MOST_COMPARED, TOGETHER_S, Crowd, FairLine
+from scheduler.prefix_index import Prompt
 from scheduler.waiting import Waiting
 
 numbers = itertools.count(1)
 
 
-def place(account_id, tokens=10, *, arrived_at=0.0, begun=False):
+def place(account_id, tokens=10, *, arrived_at=0.0, begun=False, home="anywhere"):
     number = next(numbers)
     return Waiting(
         edge_id="e",
@@ -30,7 +31,13 @@ def place(account_id, tokens=10, *, arrived_at=0.0, begun=False):
         number=number,
         tokens=tokens,
         begun=begun,
+        prompt=Prompt(hashes=(home,)),
     )
+
+
+def loss_at(worker):
+    """What a prompt loses at a worker, if it has a home and that is another one."""
+    return lambda prompt: int(prompt.hashes[0] not in (worker, "anywhere"))
 
 
 @pytest.fixture
@@ -126,6 +133,66 @@ def test_within_an_account_the_earliest_goes_first(line):
     assert [line.count_before(each) for each in (early, late)] == [0, 1]
 
 
+def give(line, worker):
+    """Give a slot of a worker to whom it suits."""
+    suited = line.suited(loss_at(worker))
+    line.charge(suited.account_id, suited.tokens)
+    line.remove(suited)
+    return suited
+
+
+def test_a_slot_goes_to_whom_it_suits(line):
+    """The first of those who lose nothing by it, and where all lose as much, the first of all."""
+    first, second = place("a", home="w1"), place("a", home="w2")
+    third, fourth = place("a", home="w2"), place("a")
+    for each in (first, second, third, fourth):
+        line.add(each)
+    assert line.suited(loss_at("w2")) is second
+    assert line.suited(loss_at("w1")) is first
+    assert line.suited(loss_at("w3")) is fourth
+    line.remove(fourth)
+    assert line.suited(loss_at("w3")) is first
+    assert [give(line, "w2") for _ in range(3)] == [second, third, first]
+    assert line.suited(loss_at("w1")) is None
+
+
+def test_nobody_is_passed_over_for_who_came_much_later(line):
+    """Within an account only those that came soon after the first may go before it."""
+    first = place("a", home="w1")
+    soon = place("a", home="w2", arrived_at=TOGETHER_S)
+    later = place("a", home="w2", arrived_at=TOGETHER_S + 0.1)
+    for each in (first, soon, later):
+        line.add(each)
+    assert [give(line, "w2") for _ in range(3)] == [soon, first, later]
+
+
+def test_an_account_is_passed_over_for_as_much_as_it_asks_for(line):
+    """Others may have so many tokens more before the slot is its own, whether that suits or not."""
+    large = place("a", 100, home="w1")
+    line.add(large)
+    for _ in range(20):
+        line.add(place("b", 30, home="w2"))
+    assert [give(line, "w2").account_id for _ in range(6)] == ["b", "b", "b", "b", "a", "b"]
+
+
+def test_a_small_request_is_hardly_passed_over(line):
+    """What lets a large one wait for long lets others pass a small one just once."""
+    line.add(place("a", 1, home="w1"))
+    for account_id in "bc":
+        for _ in range(5):
+            line.add(place(account_id, 100, home="w2"))
+    assert "".join(give(line, "w2").account_id for _ in range(4)) == "bcab"
+
+
+def test_few_are_asked_whether_a_slot_suits_them(line):
+    """Whoever stands far behind is not, however many wait."""
+    asked = []
+    for _ in range(3 * MOST_COMPARED):
+        line.add(place("a", home="w1"))
+    line.suited(lambda prompt: asked.append(prompt) or 1)
+    assert len(asked) == MOST_COMPARED
+
+
 def test_positions_among_very_many_accounts(line):
     """They are nearly right, since some accounts stand for all."""
     for _ in range(5):
@@ -191,6 +258,7 @@ class Fairness(RuleBasedStateMachine):
 
     accounts = st.sampled_from("abcd")
     sizes = st.integers(1, 100)
+    workers = st.sampled_from(["anywhere", "w1", "w2"])
 
     def __init__(self):
         super().__init__()
@@ -207,11 +275,17 @@ class Fairness(RuleBasedStateMachine):
         if account_id not in self.since:
             self.since[account_id] = (self.total.copy(), self.last[account_id])
 
-    @rule(account_id=accounts, tokens=sizes, count=st.integers(1, 5), waited=st.integers(0, 3))
-    def come(self, account_id, tokens, count, waited):
+    @rule(
+        account_id=accounts,
+        tokens=sizes,
+        count=st.integers(1, 5),
+        waited=st.integers(0, 3),
+        home=workers,
+    )
+    def come(self, account_id, tokens, count, waited, home):
         for _ in range(count):
             self.now += 1.0
-            each = place(account_id, tokens, arrived_at=self.now - waited)
+            each = place(account_id, tokens, arrived_at=self.now - waited, home=home)
             self.line.add(each)
             self.waiting.append(each)
             self.came(account_id)
@@ -223,16 +297,21 @@ class Fairness(RuleBasedStateMachine):
         self.line.charge(account_id, tokens)
 
     @precondition(lambda self: self.waiting)
-    @rule(slots=st.integers(1, 20))
-    def serve(self, slots):
+    @rule(slots=st.integers(1, 20), worker=workers)
+    def serve(self, slots, worker):
         for _ in range(min(slots, len(self.waiting))):
             head = self.line.head()
-            earliest = min(each.turn for each in self.waiting if each.account_id == head.account_id)
-            assert head.turn == earliest
-            self.line.charge(head.account_id, head.tokens)
-            self.left(head)
-            self.given(head.account_id, head.tokens)
-            self.fair()
+            assert head is self.first_of(head.account_id)
+            suited = self.line.suited(loss_at(worker))
+            assert suited.arrived_at <= self.first_of(suited.account_id).arrived_at + TOGETHER_S
+            if suited is not head:
+                assert loss_at(worker)(head.prompt) > loss_at(worker)(suited.prompt)
+            self.line.charge(suited.account_id, suited.tokens)
+            # Who goes ahead of the head is so much ahead of its turn at most.
+            ahead = head.tokens if suited.account_id != head.account_id else 0
+            self.left(suited)
+            self.given(suited.account_id, suited.tokens, ahead)
+            self.fair(suited.account_id)
 
     @precondition(lambda self: self.waiting)
     @rule(data=st.data())
@@ -245,17 +324,22 @@ class Fairness(RuleBasedStateMachine):
         if not any(other.account_id == each.account_id for other in self.waiting):
             self.since.pop(each.account_id)
 
-    def given(self, account_id, tokens):
+    def first_of(self, account_id):
+        own = (each for each in self.waiting if each.account_id == account_id)
+        return min(own, key=lambda each: each.turn)
+
+    def given(self, account_id, tokens, ahead=0):
         self.total[account_id] += tokens
-        self.last[account_id] = tokens
+        self.last[account_id] = tokens + ahead
         self.largest[account_id] = max(self.largest[account_id], tokens)
 
-    def fair(self):
+    def fair(self, served):
+        """Look whether whoever waits has had as much as who was served, but for a request each."""
         for account_id, (before, own_last) in self.since.items():
             own = self.total[account_id] - before[account_id]
-            for other in self.total:
-                got = self.total[other] - before[other]
-                assert got <= own + own_last + self.largest[other]
+            got = self.total[served] - before[served]
+            patience = self.first_of(account_id).tokens
+            assert got <= own + own_last + self.largest[served] + patience
 
     @invariant()
     def counts_are_right(self):

@@ -54,6 +54,16 @@ def test_the_longest_holders_come_first(index):
     assert set(holders(index, 1, most=2, random=0.9)) == {"i3", "i1"}
 
 
+def test_what_a_worker_lacks_is_lost_there(index):
+    """What the longest holder has and it has not; nothing, where nobody holds anything."""
+    index.place("i1", "m", prompt(1, 2, 3))
+    index.place("i2", "m", prompt(1))
+    asked = prompt(1, 2, 3, 4)
+    assert [index.lost_tokens(each, "m", asked) for each in ("i1", "i2", "i3")] == [0, 200, 300]
+    assert index.lost_tokens("i4", "n", asked) == index.lost_tokens("i2", "m", prompt(9)) == 0
+    assert index.lost_tokens("i2", "m", Prompt(tokens=5)) == 0
+
+
 def test_a_prompt_without_blocks_is_not_kept_in_mind(index):
     """Nothing is known of it, and nothing promised."""
     assert index.place("i1", "m", Prompt(tokens=5)) is None
