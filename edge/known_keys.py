@@ -9,10 +9,14 @@ from edge.caller import Caller
 from edge.lru import Lru
 from fastrun.v1.auth_pb2 import AccountState, KeyEvent, KeyState, VerifyKeyResponse
 
+# Asked at each request, and an enum's names are looked up slowly.
+_APPROVED = AccountState.ACCOUNT_STATE_APPROVED
+_ACTIVE = KeyState.KEY_STATE_ACTIVE
+
 
 def is_open(account: AccountState.ValueType, key: KeyState.ValueType) -> bool:
     """Whether these states let a key in."""
-    return account == AccountState.ACCOUNT_STATE_APPROVED and key == KeyState.KEY_STATE_ACTIVE
+    return account == _APPROVED and key == _ACTIVE
 
 
 @dataclass(slots=True)

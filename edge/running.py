@@ -1,9 +1,7 @@
 """Requests under way, and their end when their key is revoked or their account suspended."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from types import TracebackType
 from typing import Protocol
 
 from edge.auth_cache import AuthCache
@@ -19,17 +17,47 @@ class Progress(Protocol):
         """Whether a worker was asked to begin."""
 
 
-@dataclass(slots=True, eq=False)
-class _Held:
-    caller: Caller
-    progress: Progress
-    scope: asyncio.Timeout
-    is_ending: bool = False
+class Held:
+    """A request that is served inside ``async with``."""
+
+    def __init__(self, running: "Running", caller: Caller, progress: Progress) -> None:
+        self.caller = caller
+        self.progress = progress
+        self._running = running
+        self._scope = asyncio.timeout(None)
+        self._is_ending = False
 
     def end(self) -> None:
-        if not self.is_ending:
-            self.is_ending = True
-            self.scope.reschedule(asyncio.get_running_loop().time())
+        """End it."""
+        if not self._is_ending:
+            self._is_ending = True
+            self._scope.reschedule(asyncio.get_running_loop().time())
+
+    async def __aenter__(self) -> None:
+        """Begin.
+
+        Raises:
+            Refusal: 401; the caller may not call any more.
+        """
+        self._running.add(self)
+        await self._scope.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End.
+
+        Raises:
+            Refusal: 401; it was ended.
+        """
+        self._running.remove(self)
+        try:
+            await self._scope.__aexit__(kind, error, trace)
+        except TimeoutError:
+            raise closed() from None
 
 
 class Running:
@@ -41,34 +69,34 @@ class Running:
     def __init__(self, cache: AuthCache, *, abort: bool) -> None:
         self._cache = cache
         self._abort = abort
-        self._by_account: dict[str, set[_Held]] = {}
+        self._by_account: dict[str, set[Held]] = {}
         cache.subscribe(self._on_closed)
 
-    @asynccontextmanager
-    async def hold(self, caller: Caller, progress: Progress) -> AsyncIterator[None]:
-        """Serve a request inside.
+    def hold(self, caller: Caller, progress: Progress) -> Held:
+        """Return what a request is served in.
 
         Args:
             caller: whose it is.
             progress: how far it is, asked when the caller may not call any more.
+        """
+        return Held(self, caller, progress)
+
+    def add(self, held: Held) -> None:
+        """Take note of a request that begins.
 
         Raises:
-            Refusal: 401; the caller may not call any more.
+            Refusal: 401; the caller may not call any more, since the key was looked at.
         """
-        if self._cache.is_open_to(caller) is False:  # since the key was looked at
-            raise _closed()
-        try:
-            async with asyncio.timeout(None) as scope:
-                held = _Held(caller, progress, scope)
-                self._by_account.setdefault(caller.account_id, set()).add(held)
-                try:
-                    yield
-                finally:
-                    self._forget(held)
-        except TimeoutError:
-            if scope.expired():
-                raise _closed() from None
-            raise
+        if self._cache.is_open_to(held.caller) is False:
+            raise closed()
+        self._by_account.setdefault(held.caller.account_id, set()).add(held)
+
+    def remove(self, held: Held) -> None:
+        """Forget a request."""
+        account_id = held.caller.account_id
+        self._by_account[account_id].discard(held)
+        if not self._by_account[account_id]:
+            del self._by_account[account_id]
 
     def _on_closed(self, account_id: str, key_id: str) -> None:
         for held in self._by_account.get(account_id, ()):
@@ -77,12 +105,7 @@ class Running:
             if self._abort or not held.progress.has_started:
                 held.end()
 
-    def _forget(self, held: _Held) -> None:
-        account_id = held.caller.account_id
-        self._by_account[account_id].discard(held)
-        if not self._by_account[account_id]:
-            del self._by_account[account_id]
 
-
-def _closed() -> Refusal:
+def closed() -> Refusal:
+    """What the client is told whose key or account has been closed."""
     return Refusal(401, INVALID_KEY, reason="key_closed")
