@@ -221,6 +221,7 @@ def forget(
 ) -> None:
     """Forget a model that no worker serves any more: requests for it then get 404, not 503."""
     told = bool(scheduler or data or context)
+    not_asked: CommandError | None = None
     try:
         ask(
             scheduler_service(scheduler, data, context),
@@ -232,6 +233,7 @@ def forget(
         # Files can go of a model that was never served, and where nothing runs.
         if not files or (told and not _is_unknown(error)) or _refuses(error):
             raise
+        not_asked = error
     removed: list[Path] = []
     if files:
         from fastrun.cli import local_models  # noqa: PLC0415 - see above
@@ -239,6 +241,8 @@ def forget(
         store = local_models.models(models)
         item = local_models.known(store, model)
         removed = store.remove(item) if item else []
+    if not_asked is not None and not removed:
+        raise CommandError(f"nothing of {model!r} lies here: {not_asked}") from not_asked
     if as_json:
         print_json({"model": model, "removed": [str(path) for path in removed]})
         return

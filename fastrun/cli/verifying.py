@@ -17,4 +17,4 @@ def verify(as_json: Json = False) -> None:
     if as_json:
         print_json({"fits": fits, "says": lines})
     if not fits:
-        raise CommandError("the installed TensorRT-LLM differs from what the worker relies on")
+        raise CommandError("this is not the TensorRT-LLM that the worker relies on")

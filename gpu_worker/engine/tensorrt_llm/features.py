@@ -55,6 +55,16 @@ def ordered(version: str) -> tuple[int, int, int, int]:
     )
 
 
+def check(version: str) -> None:
+    """Refuse a version that the adapter was not written for.
+
+    Raises:
+        ValueError: it is too old, or not written as TensorRT-LLM's are.
+    """
+    if ordered(version) < ordered(OLDEST):
+        raise ValueError(f"{version} is too old: {OLDEST} is the oldest that works")
+
+
 def of_version(version: str, sampling_fields: Collection[str]) -> Features:
     """Return what a version can do.
 

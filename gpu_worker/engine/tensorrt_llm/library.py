@@ -10,7 +10,7 @@ import msgspec
 from gpu_worker.engine.tensorrt_llm import contract, features
 from gpu_worker.engine.tensorrt_llm.contract import Difference
 from gpu_worker.engine.tensorrt_llm.errors import StartupError
-from gpu_worker.engine.tensorrt_llm.features import OLDEST, Features
+from gpu_worker.engine.tensorrt_llm.features import Features
 
 # From 1.3 on it reports how it is used to its maker unless this is set before it is imported.
 NO_TELEMETRY = {"TRTLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
@@ -46,11 +46,9 @@ def load() -> tuple[Library, list[Difference]]:
         ) from error
     version = str(package.__version__)
     try:
-        is_too_old = features.ordered(version) < features.ordered(OLDEST)
+        features.check(version)
     except ValueError as error:
         raise StartupError(f"TensorRT-LLM: {error}") from error
-    if is_too_old:
-        raise StartupError(f"TensorRT-LLM {version} is too old: {OLDEST} is the oldest that works")
     differences = contract.differences(contract.read(), version)
     if missing := [str(each) for each in differences if each.is_missing]:
         raise StartupError(f"TensorRT-LLM {version} lacks what is needed: {'; '.join(missing)}")

@@ -21,10 +21,11 @@ def verify(say: Callable[[str], None]) -> bool:
     os.environ.update(NO_TELEMETRY)
     try:
         version = str(importlib.import_module("tensorrt_llm").__version__)
+        features.check(version)
         wanted = contract.read()
         found = contract.differences(wanted, version)
     except ImportError as error:
-        say(f"TensorRT-LLM cannot be imported: {error}")
+        say(f"TensorRT-LLM cannot be imported here, as in NVIDIA's image for it: {error}")
         return False
     except ValueError as error:
         say(f"TensorRT-LLM: {error}")

@@ -304,6 +304,7 @@ def test_files_are_forgotten_only_when_asked(hub, store):
     assert "nothing answers" in refused("forget", "org/llama")
     assert "is removed" in model("forget", "org/llama", "--files")
     assert not list(store.root.iterdir())
+    assert "nothing of 'org/llama' lies here" in refused("forget", "org/llama", "--files")
     words = ("forget", "org/llama", "--files", "--scheduler", "127.0.0.1:1")
     assert "nothing answers" in refused(*words)
 

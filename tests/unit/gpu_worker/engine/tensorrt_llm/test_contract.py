@@ -1,6 +1,7 @@
 """The contract, and what is told where the library differs from it."""
 
 import importlib
+import re
 import sys
 
 import pydantic
@@ -85,12 +86,13 @@ def test_a_changed_default_is_no_reason_not_to_start():
     ("version", "reason"), [("1.2.0", r"1\.2\.0 is too old: 1\.2\.1"), ("dev", "is no version")]
 )
 def test_versions_that_are_too_old_are_named(version, reason):
-    """One sentence says which version it needs."""
-    with (
-        installed(FASTRUN_STANDIN_VERSION=version),
-        pytest.raises(StartupError, match=reason),
-    ):
-        library.load()
+    """One sentence says which version it needs, at the start and before."""
+    with installed(FASTRUN_STANDIN_VERSION=version):
+        with pytest.raises(StartupError, match=reason):
+            library.load()
+        passed, [line] = told()
+        assert not passed
+        assert re.search(reason, line)
 
 
 def test_a_missing_library_is_one_sentence(monkeypatch):
@@ -98,7 +100,9 @@ def test_a_missing_library_is_one_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorrt_llm", None)
     with pytest.raises(StartupError, match="start the worker in NVIDIA's image"):
         library.load()
-    assert told()[0] is False
+    passed, [line] = told()
+    assert not passed
+    assert "cannot be imported here" in line
 
 
 def test_its_maker_is_told_nothing():
