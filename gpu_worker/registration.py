@@ -164,7 +164,11 @@ class SchedulerSession:
         """Hold a session, and another one when it breaks, until cancelled."""
         attempt = 0
         while True:
-            welcomed, reason = await self._hold()
+            try:
+                welcomed, reason = await self._hold()
+            except Exception:
+                log.exception("scheduler_session_failed", address=self._address)
+                welcomed, reason = False, "a Welcome could not be taken"
             attempt = 1 if welcomed else attempt + 1
             event = "scheduler_lost" if welcomed else "scheduler_not_reached"
             log.warning(event, address=self._address, reason=reason)
@@ -177,7 +181,7 @@ class SchedulerSession:
         call = stub.WorkerSession()
         self._outbox = Outbox(WorkerReports)
         self._stream = DuplexStream(
-            call, self._outbox, on_item=self._on_command, ping=lambda: self._put(ping=Ping())
+            call, self._outbox, on_item=self._take, ping=lambda: self._put(ping=Ping())
         )
         self._put(hello=self._hello())
         self._put(heartbeat=self._heartbeat())
@@ -196,11 +200,19 @@ class SchedulerSession:
     def _put(self, **item: object) -> None:
         self._outbox.put(WorkerReport(**item))  # type: ignore[arg-type] # one field of the oneof
 
-    def _on_command(self, command: WorkerCommand) -> None:
-        kind = command.WhichOneof("item")
-        if kind == "welcome":
+    def _take(self, command: WorkerCommand) -> None:
+        if command.HasField("welcome"):
             self._welcome(command.welcome.term, command.welcome.lease_key)
-        elif kind == "drain":  # an operator's word, whoever leads
+            return
+        try:
+            self._obey(command)
+        except Exception:
+            # A fault of ours is this item's; to end the session would let it come again.
+            log.exception("command_failed", item=command.WhichOneof("item"))
+
+    def _obey(self, command: WorkerCommand) -> None:
+        kind = command.WhichOneof("item")
+        if kind == "drain":  # an operator's word, whoever leads
             drain = command.drain
             self._on_drain(drain.deadline_ms / 1000 if drain.HasField("deadline_ms") else None)
         elif kind == "void" and self.term and self.term == self._slots.term:

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from edge.turns import Turn
 from fastrun.v1.scheduler_pb2 import ModelList
 
 CHAT = "/v1/chat/completions"
@@ -125,6 +126,18 @@ async def test_scheduler_that_breaks_off(start, body):
             response = await stack.client.post(CHAT, json=body())
         assert response.status_code in (429, 503)
         assert len(stack.scheduler.acquires) > 1
+
+
+async def test_a_fault_in_a_grant_ends_no_session(start, body, until, monkeypatch):
+    """The lease goes back, and what else the edge asks for is granted in the same session."""
+    async with start() as stack:
+        with monkeypatch.context() as patch:
+            patch.setattr(Turn, "grant", None)
+            asking = asyncio.create_task(stack.client.post(CHAT, json=body()))
+            await until(lambda: stack.scheduler.releases == ["lease_1"])
+        asking.cancel()
+        assert (await stack.client.post(CHAT, json=body())).status_code == 200
+        assert len(stack.scheduler.hellos) == 1
 
 
 async def test_acquire_holds_what_the_request_needs(start, body):

@@ -6,6 +6,9 @@ from fastrun.service import leases
 from fastrun.v1.error_pb2 import ErrorReason
 from fastrun.v1.generation_pb2 import FinishReason
 from fastrun.v1.scheduler_pb2 import LeaseClaims, Welcome
+from gpu_worker.slots import Slots
+
+LIMIT_S = 10
 
 
 async def refused(edge, request):
@@ -64,6 +67,43 @@ async def test_a_voided_lease_never_starts(stack):
     scheduler.void("late")
     await scheduler.until(lambda s: s.freed_ids() == ["late", "late"])
     assert await refused(edge, request) == ErrorReason.ERROR_REASON_LEASE_REFUSED
+
+
+async def test_a_fault_in_a_command_ends_no_session(stack, monkeypatch):
+    """What the scheduler says next is heeded, and the worker lives."""
+    scheduler = stack.scheduler
+    failed = asyncio.Event()
+
+    def odd(slots, lease_id):
+        failed.set()
+        raise RuntimeError(lease_id)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Slots, "void", odd)
+        scheduler.void("odd")
+        await asyncio.wait_for(failed.wait(), LIMIT_S)
+    scheduler.void("next")
+    await scheduler.until(lambda s: s.freed_ids() == ["next"])
+    assert len(scheduler.hellos) == 1
+
+
+async def test_a_fault_in_a_welcome_is_tried_again(stack, monkeypatch):
+    """The session ends, since nothing counts without it; the worker comes back with another one."""
+    scheduler = stack.scheduler
+    failed = asyncio.Event()
+
+    def odd(slots, term, key):
+        failed.set()
+        raise RuntimeError(term)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Slots, "lead", odd)
+        scheduler.break_session()
+        await asyncio.wait_for(failed.wait(), LIMIT_S)
+    scheduled = len(scheduler.hellos)
+    await scheduler.until(lambda s: len(s.hellos) > scheduled)
+    scheduler.void("late")
+    await scheduler.until(lambda s: s.freed_ids() == ["late"])
 
 
 async def test_void_leaves_a_request_whose_attach_lives(slow_stack):
