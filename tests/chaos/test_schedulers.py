@@ -122,8 +122,24 @@ async def all_run(stack):
             await asyncio.sleep(0.02)
 
 
+@pytest.fixture(scope="module")
+def undisturbed(stack):
+    """What the streams say while nothing happens."""
+
+    async def asked():
+        async with Callers.of(stack) as callers:
+            key = stack.ready["api_key"]
+            return await asyncio.gather(
+                *(callers.ask(key, **long(number)) for number in range(STREAMS))
+            )
+
+    texts = [content(each) for each in asyncio.run(asked())]
+    assert all(texts)
+    return texts
+
+
 @asynccontextmanager
-async def under_load(stack, what):
+async def under_load(stack, undisturbed, what):
     """Streams that run all the while, and new requests at a rate; both must see nothing.
 
     None of the streams is even resumed: what they would not notice either is another matter.
@@ -132,9 +148,6 @@ async def under_load(stack, what):
     over = asyncio.Event()
     resumed = Schedulers(stack).resumed()
     async with Callers.of(stack) as callers:
-        undisturbed = await asyncio.gather(
-            *(callers.ask(key, **long(number)) for number in range(STREAMS))
-        )
         streams = [
             asyncio.create_task(callers.ask(key, **long(number))) for number in range(STREAMS)
         ]
@@ -151,8 +164,7 @@ async def under_load(stack, what):
         f" slowest {waits[-1]:.2f} s; {len(streams)} streams"
     )
     assert [each for each in (*answers, *streams) if each.status != 200 or not each.is_whole] == []
-    assert [content(each) for each in streams] == [content(each) for each in undisturbed]
-    assert all(content(each) for each in streams)
+    assert [content(each) for each in streams] == undisturbed
     assert Schedulers(stack).resumed() == resumed
     if TIMES:
         assert waits[-1] < WAIT_S + waits[len(waits) // 2]
@@ -171,12 +183,12 @@ async def settled(stack, schedulers, eventually):
 
 
 @pytest.mark.parametrize("run", range(RUNS))
-async def test_the_leader_is_killed(stack, eventually, run):
+async def test_the_leader_is_killed(stack, undisturbed, eventually, run):
     """The other one leads at once: no stream notices, and no new request fails."""
     schedulers = Schedulers(stack)
     await schedulers.both()
     address, term = await schedulers.leader()
-    async with under_load(stack, "killed"):
+    async with under_load(stack, undisturbed, "killed"):
         killed_at = time.monotonic()
         os.kill(schedulers.pid(address), signal.SIGKILL)
         other, higher = await schedulers.leader(above=term)
@@ -187,13 +199,13 @@ async def test_the_leader_is_killed(stack, eventually, run):
 
 
 @pytest.mark.parametrize("run", range(RUNS))
-async def test_the_leader_is_frozen_and_thawed(stack, eventually, run):
+async def test_the_leader_is_frozen_and_thawed(stack, undisturbed, eventually, run):
     """What it grants when it goes on is refused, and it stands by as soon as it hears."""
     schedulers = Schedulers(stack)
     await schedulers.both()
     address, term = await schedulers.leader()
     pid = schedulers.pid(address)
-    async with under_load(stack, "frozen"):
+    async with under_load(stack, undisturbed, "frozen"):
         os.kill(pid, signal.SIGSTOP)
         try:
             _, higher = await schedulers.leader(above=term)
@@ -206,13 +218,13 @@ async def test_the_leader_is_frozen_and_thawed(stack, eventually, run):
 
 
 @pytest.mark.parametrize("kind", ["killed", "frozen"])
-async def test_postgres_is_away(stack, eventually, kind):
+async def test_postgres_is_away(stack, undisturbed, eventually, kind):
     """The leader goes on, with the same term."""
     schedulers = Schedulers(stack)
     await schedulers.both()
     before = await schedulers.leader()
     server = Records(stack).server
-    async with under_load(stack, f"Postgres {kind}"):
+    async with under_load(stack, undisturbed, f"Postgres {kind}"):
         if kind == "killed":
             os.kill(postmaster(server), signal.SIGKILL)
             await asyncio.sleep(4)

@@ -82,7 +82,8 @@ async def load(stack):
     """A load on the stack during a block; after it each answer must be what it always is."""
     async with Callers.of(stack) as callers:
         made = Load(callers, stack.ready["api_key"])
-        whole = {text: told(await made.ask(text, stream=False)) for text in TEXTS}
+        asked = await asyncio.gather(*(made.ask(text, stream=False) for text in TEXTS))
+        whole = dict(zip(TEXTS, map(told, asked), strict=True))
         async with made.going():
             yield made
     failed = [each for _, each in made.answers if each.status != 200 or not each.is_whole]
