@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
+from fastrun.cli.doctor import protocol
 from fastrun.cli.doctor.finding import Finding, ok, skipped, warning, wrong
-from fastrun.cli.doctor.services import protocol
 from fastrun.v1.scheduler_pb2 import WatchFleetResponse, WorkerStatus
 
 _STATES = {
@@ -21,9 +21,10 @@ def check(fleet: WatchFleetResponse) -> Iterator[Finding]:
         yield _state(worker)
         what = f"worker {worker.worker_id} at {worker.address}"
         if worker.state != "gone":
-            yield protocol(what, worker.version)
+            yield protocol.check(what, worker.version)
     for version in fleet.edge_versions:
-        yield protocol("edge", version)
+        yield protocol.check("edge", version)
+    yield from protocol.apart([*fleet.edge_versions, *(each.version for each in fleet.workers)])
     if fleet.drift:
         yield wrong(
             "fleet",

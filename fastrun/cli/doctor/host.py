@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastrun.cli.connection import Service
-from fastrun.cli.doctor import certificates, disk, gpu, ports, services
+from fastrun.cli.doctor import certificates, disk, gpu, ports, protocol, services
 from fastrun.cli.doctor.finding import Finding, ok, skipped, wrong
 from fastrun.cli.joined import WorkerFolder, default_folder, environment
 from fastrun.local.environment import OWN
@@ -131,7 +131,7 @@ def _ports(it: Described) -> Iterator[Finding]:
         yield wrong("service", f"the {services.called(it.role)} here is not ready: {found.problem}")
     else:
         yield ok("service", f"the {services.called(it.role)} here is ready")
-    yield services.protocol(f"{services.called(it.role)} here", found.version)
+    yield protocol.check(f"{services.called(it.role)} here", found.version)
 
 
 def _certificate(it: Described, now: datetime) -> Iterator[Finding]:

@@ -8,14 +8,12 @@ from typing import Any
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from fastrun import __version__
 from fastrun.cli.connection import Service, why_not_reached
-from fastrun.cli.doctor import clock
+from fastrun.cli.doctor import clock, protocol
 from fastrun.cli.doctor.finding import Finding, ok, wrong
 from fastrun.service import rpc
 from fastrun.service.identity import Role
 from fastrun.service.rpc import CLOCK, VERSION
-from fastrun.service.versions import together
 
 TIMEOUT_S = 5.0
 
@@ -51,7 +49,7 @@ def _told(
         yield ok("service", f"the {what} serves")
     else:
         yield wrong("service", f"the {what} takes no new calls: it is ending, see its log")
-    yield protocol(what, told.get(VERSION, ""))
+    yield protocol.check(what, told.get(VERSION, ""))
     if CLOCK in told:
         theirs_s = int(told[CLOCK]) / 1000
         yield clock.compare(f"the {what}", theirs_s, before_s=before_s, after_s=after_s)
@@ -60,22 +58,3 @@ def _told(
 def called(role: Role) -> str:
     """What people call a service."""
     return "auth service" if role is Role.AUTH else str(role)
-
-
-def protocol(what: str, version: str) -> Finding:
-    """Whether a service of some version works with ours; pure.
-
-    Args:
-        what: the service.
-        version: as it says; empty: it is too old to say.
-    """
-    ours = __version__
-    if not version:
-        return wrong("protocol", f"the {what} is older than fastrun {ours} can tell: upgrade it")
-    if not together(ours, version):
-        return wrong(
-            "protocol",
-            f"the {what} is fastrun {version} and this one is {ours}, which do not speak the same "
-            "protocol: upgrade the older one, by one minor version at a time",
-        )
-    return ok("protocol", f"the {what} is fastrun {version}")

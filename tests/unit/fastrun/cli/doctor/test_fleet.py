@@ -1,4 +1,5 @@
 from fastrun import __version__
+from fastrun.cli.doctor import protocol
 from fastrun.cli.doctor.finding import State
 from fastrun.cli.doctor.fleet import check
 from fastrun.v1.scheduler_pb2 import WatchFleetResponse, WorkerStatus
@@ -33,6 +34,17 @@ def test_other_version():
     wrong = [says for state, says in found if state is State.WRONG]
     assert "the worker gpu-1 at 10.0.0.1:7003 is fastrun 9.0.0 and this one is" in wrong[0]
     assert "the edge is fastrun 8.0.0" in wrong[1]
+
+
+def test_apart(monkeypatch):
+    """Edges and workers that each fit our version, and not one another, are told."""
+    monkeypatch.setattr(protocol, "__version__", "0.2.0")
+    found = states(workers=[worker(version="0.3.1")], edge_versions=["0.1.0", "0.2.0"])
+
+    assert [says for state, says in found if state is State.WRONG] == [
+        "fastrun 0.1.0 and 0.3.1 run beside each other and do not speak the same protocol: "
+        "upgrade the older ones"
+    ]
 
 
 def test_no_version():
