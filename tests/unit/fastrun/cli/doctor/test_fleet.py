@@ -41,10 +41,8 @@ def test_apart(monkeypatch):
     monkeypatch.setattr(protocol, "__version__", "0.2.0")
     found = states(workers=[worker(version="0.3.1")], edge_versions=["0.1.0", "0.2.0"])
 
-    assert [says for state, says in found if state is State.WRONG] == [
-        "fastrun 0.1.0 and 0.3.1 run beside each other and do not speak the same protocol: "
-        "upgrade the older ones"
-    ]
+    (wrong,) = [says for state, says in found if state is State.WRONG]
+    assert wrong.startswith("fastrun 0.1.0 and 0.3.1 run beside each other and do not speak")
 
 
 def test_no_version():
