@@ -58,7 +58,8 @@ class Request:
         if is_first and piece.token_ids:
             self.stream.cached_tokens = int(getattr(self.result, "cached_tokens", 0) or 0)
         if piece.token_ids or piece.finish is not None:
-            self.stream.add(piece.token_ids, piece.finish, piece.logprobs or None)
+            logprobs = None if self.sampling.logprobs is None else piece.logprobs
+            self.stream.add(piece.token_ids, piece.finish, logprobs)
         self.ended = piece.finish is not None or piece.cancelled
         if piece.cancelled and not self._aborted:
             raise EngineError("the engine cancelled this request")
