@@ -9,7 +9,7 @@ import structlog
 
 from fastrun.service import rpc
 from fastrun.service.identity import Role
-from fastrun.service.streams import DuplexStream, Outbox, backoff_s
+from fastrun.service.streams import SCHEDULER_RETRY_S, DuplexStream, Outbox, backoff_s
 from fastrun.service.tls import Tls
 from fastrun.v1 import scheduler_pb2_grpc
 from fastrun.v1.scheduler_pb2 import EdgeMessage, EdgeMessages, EdgeReply, Release
@@ -70,7 +70,7 @@ class SchedulerSession:
             if (term := self.term) is not None:
                 self.term = None
                 self._on_end(term)
-            await asyncio.sleep(backoff_s(attempt))
+            await asyncio.sleep(backoff_s(attempt, cap_s=SCHEDULER_RETRY_S))
 
     async def _run(self) -> str:
         outbox: Outbox[EdgeMessage] = Outbox(EdgeMessages)

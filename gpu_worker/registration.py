@@ -18,7 +18,7 @@ import structlog
 
 from fastrun.service import rpc
 from fastrun.service.identity import Role
-from fastrun.service.streams import DuplexStream, Outbox, backoff_s
+from fastrun.service.streams import SCHEDULER_RETRY_S, DuplexStream, Outbox, backoff_s
 from fastrun.service.tls import Tls
 from fastrun.v1.scheduler_pb2 import (
     Heartbeat,
@@ -172,7 +172,7 @@ class SchedulerSession:
             attempt = 1 if welcomed else attempt + 1
             event = "scheduler_lost" if welcomed else "scheduler_not_reached"
             log.warning(event, address=self._address, reason=reason)
-            await asyncio.sleep(backoff_s(attempt))
+            await asyncio.sleep(backoff_s(attempt, cap_s=SCHEDULER_RETRY_S))
 
     async def _hold(self) -> tuple[bool, str]:
         """Return whether the scheduler said Welcome, and why the session ended."""

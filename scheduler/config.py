@@ -35,7 +35,7 @@ class Config(TlsSettings, frozen=True, kw_only=True):
     """With its session ended for so long a worker gets nothing, and an edge's leases are voided."""
     warm_up_s: Seconds = 2.0
     """For so long after it began to lead a missing worker may yet say Hello: nothing is refused for
-    it."""
+    it. Workers try each second."""
     drift_after_s: Seconds = 5.0
     """Held for so long without being listed by its worker a lease counts as drift."""
     forget_after_s: Seconds = 3600.0

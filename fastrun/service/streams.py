@@ -17,6 +17,10 @@ PING_INTERVAL_S = 2.0
 SILENCE_LIMIT_S = 5.0
 BLOCKED_WRITE_LIMIT_S = 10.0
 WATCH_INTERVAL_S = 0.5
+# The longest pause between two tries to reach a scheduler. When a scheduler begins, it waits 2 s
+# for its fleet (its warm_up_s): a worker that tries every 2 s comes too late on a busy machine, and
+# clients are told that there is none.
+SCHEDULER_RETRY_S = 1.0
 MAX_MESSAGE_BYTES = 1 << 20
 
 

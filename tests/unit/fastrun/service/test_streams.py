@@ -5,9 +5,10 @@ import asyncio
 import pytest
 
 from fastrun.service import streams
-from fastrun.service.streams import DuplexStream, Outbox
+from fastrun.service.streams import SCHEDULER_RETRY_S, DuplexStream, Outbox, backoff_s
 from fastrun.v1.scheduler_pb2 import EdgeMessage, EdgeMessages
 from fastrun.v1.worker_pb2 import Ping
+from scheduler.config import Config
 
 
 class Wire:
@@ -73,3 +74,15 @@ async def test_a_side_that_says_something_does_not_ping(quiet):
         assert await says() == ["release"]
         assert await passes(1.9) == []
     assert await passes(0.2) == ["ping"]
+
+
+def test_pauses_grow_up_to_a_bound():
+    """Each is up to twice the one before, and at least half of what it may be."""
+    for attempt in range(1, 20):
+        most = min(1.0, 0.1 * 2 ** (attempt - 1))
+        assert most / 2 <= backoff_s(attempt, cap_s=1.0) <= most
+
+
+def test_a_scheduler_waits_longer_for_its_fleet_than_that_pauses():
+    """Twice as long: there is time to connect and to say Hello, also on a busy machine."""
+    assert Config().warm_up_s >= 2 * SCHEDULER_RETRY_S
