@@ -219,6 +219,51 @@ def edge(
     )
 
 
+@app.command(epilog="Example: fastrun bench engine --streams 1 --streams 32 --peers /tmp/peers")
+def engine(
+    *,
+    streams: Annotated[
+        list[int] | None,
+        typer.Option(min=1, max=32, help="At once, 1, 8 and 32; may be repeated."),
+    ] = None,
+    tokens: Annotated[int, typer.Option(min=1, max=256, help="Of each stream.")] = 64,
+    repeat: Annotated[int, typer.Option(min=1, help="How often; medians count.")] = 3,
+    threads: Annotated[
+        int, typer.Option(min=0, help="Of each engine; 0 for one per core.", show_default=False)
+    ] = 0,
+    name: Annotated[
+        list[str] | None,
+        typer.Option("--engine", help="All that are installed; may be repeated.", metavar="NAME"),
+    ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="A GGUF file; else the default model."),
+    ] = None,
+    peers: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True, file_okay=False, help="Made by pip install --target FOLDER xllamacpp."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure the CPU engine beside others with the same model; needs no stack."""
+    from fastrun.cli import bench_engine  # noqa: PLC0415 - the engine's code
+
+    bench_engine.run(
+        bench_engine.Asked(
+            engines=name or [],
+            model=model,
+            streams=streams or [1, 8, 32],
+            tokens=tokens,
+            repeat=repeat,
+            threads=threads,
+            peers=peers,
+        ),
+        as_json=as_json,
+    )
+
+
 @app.command(epilog="Example: fastrun bench scheduler --rate 500 --rate 1000 --repeat 3")
 def scheduler(
     *,
