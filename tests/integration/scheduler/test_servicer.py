@@ -396,7 +396,7 @@ async def test_models_are_pushed_with_every_change(scheduler):
 
 async def test_after_the_start_what_is_missing_is_waited_for(scheduler):
     """While the view is not complete a request for a missing model waits, then is refused."""
-    async with scheduler(warm_up_s=0.4) as stack:
+    async with scheduler(warm_up_s=2.0) as stack:
         edge = stack.edge()
         assert not (await edge.next("models")).complete
         edge.acquire("r1")
