@@ -3,7 +3,8 @@
 A cost is what is left of the prompt after what the worker has cached, and what is before it there:
 prompts that wait to be processed, contexts that run, memory that runs out. Compared are the
 workers that hold a beginning of the prompt, the least loaded ones and a few at random, so that a
-decision costs the same in any fleet. A suspect worker is taken only when no other one has a slot.
+decision costs the same in any fleet. The fewer slots are free, the more counts what is cached: what
+is computed twice keeps others waiting then. A suspect worker is taken only if no other has a slot.
 
 To drive it without a scheduler, as simulations do: a Fleet with its Weights, a LeaseBook that tells
 this Placement of its leases, then for each request
@@ -68,7 +69,7 @@ class Placement:
             if len(workers) == 1:
                 return workers[0]
             if workers:
-                return self._best(workers, prompt, now)
+                return self._best(workers, prompt, roster.scarcity(), now)
         return None
 
     def loss(self, worker: Worker, prompt: Prompt) -> int:
@@ -145,9 +146,9 @@ class Placement:
                 found[other] = None
         return list(found)
 
-    def _best(self, workers: list[Worker], prompt: Prompt, now: float) -> Worker:
+    def _best(self, workers: list[Worker], prompt: Prompt, scarcity: float, now: float) -> Worker:
         """Return the cheapest, of equals one of two taken at random: the less loaded."""
-        costs = self._costs(workers, prompt, now)
+        costs = self._costs(workers, prompt, scarcity, now)
         limit = min(costs) + self._weights.tie_tokens
         equals = [worker for worker, cost in zip(workers, costs, strict=True) if cost <= limit]
         if len(equals) == 1:
@@ -156,15 +157,18 @@ class Placement:
         second = (first + 1 + int(self._random() * (len(equals) - 1))) % len(equals)
         return min(equals[first], equals[second], key=_share_held)
 
-    def _costs(self, workers: list[Worker], prompt: Prompt, now: float) -> list[float]:
+    def _costs(
+        self, workers: list[Worker], prompt: Prompt, scarcity: float, now: float
+    ) -> list[float]:
         """Return what a request would cost at workers with a free slot, in tokens."""
         weights, cached_tokens = self._weights, self.index.cached_tokens
+        prefill = weights.prefill * scarcity
         costs = []
         for worker in workers:
             cost = worker.standing_load
             if prompt.hashes:
                 # All of the prompt costs the same everywhere: what is cached makes the difference.
-                cost -= weights.prefill * cached_tokens(worker.instance_id, prompt)
+                cost -= prefill * cached_tokens(worker.instance_id, prompt)
             load = worker.load
             if load.prefill_rate:
                 cost -= weights.backlog * (load.settled_backlog - load.backlog(now))

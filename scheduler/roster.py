@@ -116,6 +116,10 @@ class Roster:
                 free -= standing.free
         return free
 
+    def scarcity(self) -> float:
+        """Return how many slots there are for each that is free, while one is."""
+        return self.slots / sum(self._free)
+
     def has_free_slot(self, now: float) -> bool:
         """Tell whether somebody who waits may find a free slot."""
         self._lapse(now)

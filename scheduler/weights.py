@@ -7,10 +7,11 @@ from dataclasses import dataclass
 class Weights:
     """How much each thing costs; `fastrun bench placement` shows what other figures would do."""
 
-    prefill: float = 5.0
-    """Each token of the prompt that is not cached. It keeps this request waiting, as backlog does,
-    and all that come after it: what is computed twice is taken from the whole fleet, and one that
-    is nearly full tips over by it."""
+    prefill: float = 4.0
+    """Each token of the prompt that is not cached, in an idle fleet; as many times as much as there
+    are slots for each free one. It keeps this request waiting, as backlog does, and all that come
+    after it: what is computed twice is taken from the whole fleet, and one that is nearly full tips
+    over by it."""
     backlog: float = 1.0
     """Each token of other prompts that the worker has yet to process, which go before this one:
     the unit of all the others."""

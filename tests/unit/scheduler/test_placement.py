@@ -106,6 +106,19 @@ def test_who_may_not_take_requests_is_never_chosen():
     assert floor.choose(prompt(1)) == "excluded"
 
 
+def test_what_is_cached_counts_for_more_as_slots_run_out():
+    """An idle worker computes again what a busy one has cached, until few slots are left."""
+    floor = Floor("a", "b", prefill=1.0, context=0.0, occupancy=0.0)
+    lease = floor.grant("a", prompt(1))
+    floor.end(lease, prompt_tokens=BLOCK, completion_tokens=1)
+    floor.grant("a", prompt(2, 3))
+    assert floor.choose(prompt(1)) == "b"
+    for _ in range(2):
+        floor.grant("a")
+        floor.grant("b")
+    assert floor.choose(prompt(1)) == "a"
+
+
 def test_a_suspect_is_the_last_choice():
     """A suspect worker is used when no other one has a slot, however much it has cached."""
     floor = Floor("busy", "idle")
