@@ -135,16 +135,15 @@ class Limits:
         # One that comes back tells what its edge knew when it came: perhaps of the month before.
         is_new = not (acquire.front or acquire.resume or acquire.request_id in self._in_flight)
         meters = self._touch(acquire, now, is_new=is_new)
-        if not is_new:
+        limited = [meter for meter in meters if meter.ceiling is not UNLIMITED]
+        if not (is_new and limited):
             return None
-        reached: list[Reached] = []
-        for meter in meters:
-            if meter.ceiling is UNLIMITED:
-                continue
-            if acquire.request_id in self._ended:
-                reached.extend(meter.crowded())
-            else:
-                reached.extend(meter.reached(acquire.token_estimate, now))
+        was_charged, estimate = acquire.request_id in self._ended, acquire.token_estimate
+        reached = [
+            each
+            for meter in limited
+            for each in (meter.crowded() if was_charged else meter.reached(estimate, now))
+        ]
         return max(reached, key=lambda each: each.opens_in_s, default=None)
 
     def let_in(self, acquire: Acquire, now: float) -> None:

@@ -109,7 +109,7 @@ class Roster:
     def free_slots(self, excluded: AbstractSet[str], now: float) -> int:
         """Count the slots that a request could get now, one after the other."""
         tiers = self.tiers(excluded, now)
-        free = sum([self._free[tier] for tier in tiers])
+        free = sum(map(self._free.__getitem__, tiers))
         for worker_id in excluded:
             standing = self._standings.get(worker_id)
             if standing is not None and standing.tier in tiers:
@@ -130,12 +130,11 @@ class Roster:
     def tiers(self, excluded: AbstractSet[str], now: float) -> tuple[Tier, ...]:
         """Return which tiers a request may be given to, best first."""
         self._lapse(now)
-        self._most_excluded = max(self._most_excluded, len(excluded))
         trusted = self._trusted()
-        for worker_id in excluded:
-            standing = self._standings.get(worker_id)
-            if standing and standing.tier in _TRUSTED:
-                trusted -= 1
+        if excluded:
+            self._most_excluded = max(self._most_excluded, len(excluded))
+            standings = map(self._standings.get, excluded)
+            trusted -= sum(each is not None and each.tier in _TRUSTED for each in standings)
         return _TRUSTED if trusted else _ALL_FAIL
 
     def least_loaded(self, tier: Tier, most: int) -> "list[Worker]":

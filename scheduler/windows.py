@@ -9,19 +9,15 @@ CELL_S = 1.0
 class Cell:
     """What was used within one second; times are monotonic seconds."""
 
-    __slots__ = ("amount", "first_at", "is_over", "last_at")
+    __slots__ = ("amount", "ends_at", "first_at", "is_over")
 
     def __init__(self, now: float) -> None:
         self.first_at = now
-        self.last_at = now
+        self.ends_at = now + WINDOW_S
+        """When it leaves the window: by then the last of it is a minute old, and none is older."""
         self.amount = 0
         self.is_over = False
         """It has left the window: what it holds counts no more."""
-
-    @property
-    def ends_at(self) -> float:
-        """When it leaves the window: by then the last of it is a minute old, and none is older."""
-        return self.last_at + WINDOW_S
 
 
 class Window:
@@ -56,7 +52,7 @@ class Window:
         if not self._cells or now - self._cells[-1].first_at >= CELL_S:
             self._cells.append(Cell(now))
         cell = self._cells[-1]
-        cell.last_at = now
+        cell.ends_at = now + WINDOW_S
         cell.amount += amount
         self._total += amount
         return cell

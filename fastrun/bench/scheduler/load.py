@@ -188,8 +188,8 @@ class Load:
             self._check()
             raise UnansweredError(
                 f"{len(self._asked)} requests were not answered and {self._running} did not end "
-                f"in {ANSWER_S:.0f} s; the load itself stood still for {self._lateness.most_s:.1f} s "
-                "at most"
+                f"in {ANSWER_S:.0f} s; the load itself stood still for "
+                f"{self._lateness.most_s:.1f} s at most"
             ) from None
         self._check()
 
