@@ -60,7 +60,7 @@ class _Token(NamedTuple):
     stream: _Stream
     token_id: int
     finish: Finish | None
-    logprobs: list[TokenLogprobs] | None
+    logprobs: TokenLogprobs | None
 
 
 class CpuEngine:
@@ -339,7 +339,8 @@ class CpuEngine:
     def _deliver(self, tokens: list[_Token]) -> None:
         for token in tokens:
             token.stream.cached_tokens = token.stream.sequence.cached_tokens or 0
-            token.stream.add([token.token_id], token.finish, token.logprobs)
+            logprobs = None if token.logprobs is None else [token.logprobs]
+            token.stream.add([token.token_id], token.finish, logprobs)
             if token.finish is not None:
                 self._release(token.stream)
 

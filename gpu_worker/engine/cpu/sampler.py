@@ -23,6 +23,10 @@ GREEDY_BELOW = 1e-5
 LEAST_REPETITION_PENALTY = 1e-5
 # Stands for the logarithm of a probability that is 0 in float32.
 LOGPROB_FLOOR = -9999.0
+# The logarithm of a weight that is nothing beside the likeliest token's, which is 1: no random
+# number of 53 bits finds it, and no sum shows it. At low temperatures most of a vocabulary is
+# lighter, and what is hardly a number any more (denormal) takes ten times as long.
+NEGLIGIBLE = -50.0
 # Sums over this many weights are compared before single weights are.
 DRAW_STRIDE = 256
 
@@ -150,7 +154,7 @@ class Sampled(NamedTuple):
     """The token chosen for a row, and what was reported of it."""
 
     token_id: int
-    logprobs: list[TokenLogprobs] | None = None
+    logprobs: TokenLogprobs | None = None
 
 
 def sample(logits: Floats, rows: Sequence[RowSampler]) -> list[Sampled | Exception]:
@@ -164,7 +168,7 @@ def _sample_row(logits: Floats, row: RowSampler) -> Sampled | Exception:
     try:
         token = row.choose(logits)
         asked = row.logprobs
-        return Sampled(token, None if asked is None else [logprobs(logits, token, asked)])
+        return Sampled(token, None if asked is None else logprobs(logits, token, asked))
     except Exception as error:  # noqa: BLE001 - whatever it is, it is this request's and no other's
         return error
 
@@ -181,9 +185,10 @@ def draw(logits: Floats, sampling: SamplingParams, random: float) -> int:
     scaled = logits * np.float32(1 / sampling.temperature)
     scaled -= scaled.max()
     candidates: Indices | None = None
-    if sampling.min_p > 0:
-        # p >= min_p * p_max, in logarithms, where the likeliest token stands at 0.
-        candidates = np.flatnonzero(scaled >= math.log(min(sampling.min_p, 1)))
+    # p >= min_p * p_max, in logarithms, where the likeliest token stands at 0.
+    least = max(math.log(min(sampling.min_p, 1)), NEGLIGIBLE) if sampling.min_p else NEGLIGIBLE
+    if scaled.min() < least:
+        candidates = np.flatnonzero(scaled >= least)
         scaled = scaled[candidates]
     if 0 < sampling.top_k < len(scaled):
         best = largest(scaled, sampling.top_k)

@@ -157,6 +157,16 @@ def test_temperature_sharpens():
     assert pytest.approx(cold / 1000, abs=0.01) == 0.36 / 0.52
 
 
+@pytest.mark.parametrize("temperature", [0.01, 0.05, 0.2, 1.0])
+def test_what_is_too_light_to_be_drawn_changes_nothing(temperature):
+    """A draw is the one that all weights give, however many of them are next to nothing."""
+    values = logits()
+    cumulated = np.cumsum(softmax(values / np.float32(temperature)))
+    for at in range(1, 200):
+        expected = int(np.searchsorted(cumulated, at / 200, side="right"))
+        assert expected == draw(values, params(temperature=temperature), at / 200)
+
+
 def test_random_numbers_depend_on_seed_and_position_alone():
     """The same seed and position give the same number; any other gives another."""
     numbers = [uniform(seed, position) for seed in range(30) for position in range(30)]
