@@ -87,8 +87,9 @@ async def subject(
 
 
 async def test_says_what_it_is(subject: Subject):
-    """An engine knows its name, its slots and its context."""
-    assert subject.engine.name in {"cpu", "scripted", "tensorrt-llm"}
+    """An engine knows its name, its slots, its context, and what it takes of a machine."""
+    takes = {"cpu": (0, False), "scripted": (0, False), "tensorrt-llm": (1, True)}
+    assert (subject.engine.gpus, subject.engine.grows) == takes[subject.engine.name]
     assert (subject.engine.slots, subject.engine.context_length) == (SLOTS, 4096)
     subject.engine.health()
 
