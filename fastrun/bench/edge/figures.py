@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from fastrun.bench.edge.load import Run, Times
+from fastrun.bench.edge.scenarios import Scenario
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,28 +43,27 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def figures(
-    scenario: str, target: str, runs: Sequence[Run], *, streamed: bool, load_average: float
+    scenario: Scenario, target: str, runs: Sequence[Run], *, load_average: float
 ) -> Figures:
     """Put runs of one scenario at one target together.
 
     Args:
-        scenario: its name.
+        scenario: where it is streamed, tokens are counted, else requests.
         target: its name.
         runs: at least one.
-        streamed: tokens are counted, not requests.
         load_average: see Figures.
     """
 
     def units(run: Run) -> int:
-        return max(run.tokens if streamed else run.requests, 1)
+        return max(run.tokens if scenario.streamed else run.requests, 1)
 
     def median(value: Callable[[Run], float]) -> float:
         return statistics.median(map(value, runs))
 
     return Figures(
-        scenario=scenario,
+        scenario=scenario.name,
         target=target,
-        unit="token" if streamed else "request",
+        unit="token" if scenario.streamed else "request",
         runs=len(runs),
         cpu_us=median(lambda run: 1e6 * run.processes["measured"].ran_s / units(run)),
         per_s=median(lambda run: units(run) / run.seconds),

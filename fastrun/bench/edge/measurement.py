@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -15,8 +15,8 @@ from fastrun.bench.edge.deployment import deployed
 from fastrun.bench.edge.figures import Figures, figures
 from fastrun.bench.edge.load import Run, Target
 from fastrun.bench.edge.programs import program
-from fastrun.bench.edge.running import Engine
 from fastrun.bench.edge.scenarios import Scenario
+from fastrun.local.child import Lifeline
 
 QUIET_LOAD = 0.5
 LOOK_S = 2.0
@@ -51,36 +51,22 @@ async def measure(
     """
     divided = cores.divided(os.sched_getaffinity(0))
     loadgen = program("loadgen", environ)
-    async with AsyncExitStack() as stack:
-        stack.enter_context(cores.on(divided.others))
-        engine = None
-        others: list[Target] = []
-        if plan.peers:
-            engine = await stack.enter_async_context(running.engine(program("engine", environ)))
-            others = [
-                await stack.enter_async_context(_target(name, at, engine, divided, environ))
-                for name, at in plan.peers.items()
-            ]
-        for pace, group in scenarios.by_pace(plan.scenarios):
-            if engine is not None:
-                await engine.pace(pace)
-            most = max(scenario.connections for scenario in group)
-            async with deployed(
-                streams=most, tokens_per_s=pace, divided=divided, environ=environ
-            ) as edge:
-                for scenario in group:
-                    await quiet(plan.quiet_s)
-                    load_average = os.getloadavg()[0]
-                    say(f"{scenario.name}: load average {load_average:.2f} before it")
-                    runs = await _in_turns(loadgen, scenario, [edge, *others], plan.repeat)
-                    for target, its in runs.items():
-                        yield figures(
-                            scenario.name,
-                            target,
-                            its,
-                            streamed=scenario.streamed,
-                            load_average=load_average,
-                        )
+    with cores.on(divided.others):
+        async with _beside(plan.peers, divided, environ) as (pace_of_peers, others):
+            for pace, group in scenarios.by_pace(plan.scenarios):
+                await pace_of_peers(pace)
+                most = max(scenario.connections for scenario in group)
+                async with deployed(
+                    streams=most, tokens_per_s=pace, divided=divided, environ=environ
+                ) as edge:
+                    for scenario in group:
+                        await quiet(plan.quiet_s)
+                        load_average = os.getloadavg()[0]
+                        say(f"{scenario.name}: load average {load_average:.2f} before it")
+                        targets = [edge, *others]
+                        runs = await _in_turns(loadgen, scenario, targets, plan.repeat)
+                        for target, its in zip(targets, runs, strict=True):
+                            yield figures(scenario, target.name, its, load_average=load_average)
 
 
 async def quiet(limit_s: float) -> None:
@@ -92,24 +78,48 @@ async def quiet(limit_s: float) -> None:
         await asyncio.sleep(LOOK_S)
 
 
+Pace = Callable[[float], Awaitable[None]]
+
+
 @asynccontextmanager
-async def _target(
-    name: str, at: str, engine: Engine, divided: Cores, environ: Mapping[str, str]
-) -> AsyncIterator[Target]:
-    if name == peers.DIRECT:
-        yield engine.target
+async def _beside(
+    programs: Mapping[str, str], divided: Cores, environ: Mapping[str, str]
+) -> AsyncIterator[tuple[Pace, Sequence[Target]]]:
+    """Run peers, and what they stand before; what sets its pace is told with them."""
+    if not programs:
+        yield _no_pace, ()
         return
-    peer = next(each for each in peers.ALL if each.name == name)
-    async with running.started(peer, at, engine, divided, environ) as target:
-        yield target
+    lifeline = Lifeline()
+    async with AsyncExitStack() as stack:
+        stack.callback(lifeline.close)
+        engine = await stack.enter_async_context(running.engine(program("engine", environ)))
+        targets = []
+        for name, its_program in programs.items():
+            if name == peers.DIRECT:
+                targets.append(engine.target)
+                continue
+            peer = running.started(
+                peers.named(name),
+                its_program,
+                engine,
+                divided=divided,
+                environ=environ,
+                lifeline=lifeline,
+            )
+            targets.append(await stack.enter_async_context(peer))
+        yield engine.pace, targets
+
+
+async def _no_pace(tokens_per_s: float) -> None:
+    """There is nothing to be paced."""
 
 
 async def _in_turns(
     loadgen: Path, scenario: Scenario, targets: Sequence[Target], repeat: int
-) -> dict[str, list[Run]]:
-    runs: dict[str, list[Run]] = {target.name: [] for target in targets}
+) -> list[list[Run]]:
+    runs: list[list[Run]] = [[] for _ in targets]
     for _ in range(repeat):
-        for target in targets:
-            runs[target.name].append(await load.run(loadgen, scenario, target))
+        for target, its in zip(targets, runs, strict=True):
+            its.append(await load.run(loadgen, scenario, target))
             await asyncio.sleep(SETTLE_S)
     return runs

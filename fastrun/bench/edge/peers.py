@@ -111,6 +111,11 @@ DIRECT = "direct"
 NAMES = (DIRECT, *(each.name for each in ALL))
 
 
+def named(name: str) -> Peer:
+    """Return one of ALL."""
+    return next(peer for peer in ALL if peer.name == name)
+
+
 def installed(folder: Path | None, path: str) -> dict[str, str]:
     """Return the programs of all peers that are here, by name.
 

@@ -1,8 +1,7 @@
 """Engine and peers as processes, from their start to their end."""
 
 import asyncio
-import os
-import signal
+import shlex
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Mapping
@@ -18,10 +17,11 @@ from fastrun.bench.edge.errors import EdgeBenchError
 from fastrun.bench.edge.load import Target
 from fastrun.bench.edge.peers import Peer, Place
 from fastrun.bench.edge.scenarios import Scenario
+from fastrun.local import command_guard
+from fastrun.local.child import Lifeline
 
 READY_S = 180.0
 TRY_S = 30.0
-STOP_S = 5.0
 RETRY_S = 0.2
 TRIAL = Scenario(name="trial", streamed=False, connections=1, tokens=1)
 
@@ -68,14 +68,29 @@ async def engine(program: Path) -> AsyncIterator[Engine]:
         assert process.stdout is not None
         yield Engine(int(await process.stdout.readline()), process.pid)
     finally:
-        await _stop(process)
+        process.kill()
+        await process.wait()
 
 
 @asynccontextmanager
 async def started(
-    peer: Peer, program: str, behind: Engine, divided: Cores, environ: Mapping[str, str]
+    peer: Peer,
+    program: str,
+    behind: Engine,
+    *,
+    divided: Cores,
+    environ: Mapping[str, str],
+    lifeline: Lifeline,
 ) -> AsyncIterator[Target]:
     """Run a peer before an engine, on the core of what is measured.
+
+    Args:
+        peer: which.
+        program: what starts it.
+        behind: its engine.
+        divided: which cores are whose.
+        environ: our own.
+        lifeline: it ends with this at the latest, and so does what it has started.
 
     Raises:
         EdgeBenchError: it does not serve.
@@ -84,9 +99,11 @@ async def started(
         folder, port = Path(name), peers.free_port()
         place = Place(program=program, port=port, engine=behind.address, folder=folder)
         log = folder / "log"
+        command = f"exec {shlex.join(peer.command(place))}"
         with log.open("wb") as output, cores.on(divided.measured):
             process = await asyncio.create_subprocess_exec(
-                *peer.command(place),
+                *command_guard.command_line(lifeline.descriptor, command),
+                pass_fds=[lifeline.descriptor],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -101,7 +118,7 @@ async def started(
                 port=port,
                 key=peers.KEY,
                 model=peers.MODEL,
-                processes={"measured": cores.family(process.pid)},
+                processes={"measured": cores.family(process.pid)[1:]},  # without the guard
             )
         finally:
             await _stop(process)
@@ -130,11 +147,7 @@ def _last_line(log: Path) -> str:
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:
-    """End a process and all of its session."""
+    """Let the guard of a peer end it, with all that it has started."""
     with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)
-    with suppress(TimeoutError):
-        await asyncio.wait_for(process.wait(), STOP_S)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+        process.terminate()
     await process.wait()

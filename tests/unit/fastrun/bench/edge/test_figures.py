@@ -5,6 +5,7 @@ import pytest
 
 from fastrun.bench.edge.figures import figures, ratio
 from fastrun.bench.edge.load import Process, Run, Times
+from fastrun.bench.edge.scenarios import Scenario
 
 
 def a_run(ran_s=1.0, *, processes=None, **fields):
@@ -29,7 +30,8 @@ def a_run(ran_s=1.0, *, processes=None, **fields):
 
 
 def of(*runs, streamed=True, scenario="st64", target="fastrun"):
-    return figures(scenario, target, runs, streamed=streamed, load_average=0.25)
+    asked = Scenario(name=scenario, streamed=streamed, connections=1, tokens=1)
+    return figures(asked, target, runs, load_average=0.25)
 
 
 def test_a_token_costs_what_its_share_of_the_window_is():

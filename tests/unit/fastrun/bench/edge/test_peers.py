@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from fastrun.bench.edge.errors import EdgeBenchError
-from fastrun.bench.edge.peers import ALL, NAMES, Place, environ_of, installed, wanted
+from fastrun.bench.edge.peers import ALL, NAMES, Place, environ_of, installed, named, wanted
 
 
 @pytest.fixture
@@ -59,8 +59,7 @@ def test_commands_stay_on_this_machine(peer, tmp_path):
 
 def test_environ_without_proxies():
     """No request of a peer leaves the machine by a proxy."""
-    peer = next(each for each in ALL if each.name == "litellm")
-    environ = environ_of(peer, {"https_proxy": "http://proxy", "HOME": "/root"})
+    environ = environ_of(named("litellm"), {"https_proxy": "http://proxy", "HOME": "/root"})
     assert environ["HOME"] == "/root"
     assert environ["LITELLM_LOCAL_MODEL_COST_MAP"] == "True"
     assert "https_proxy" not in environ
