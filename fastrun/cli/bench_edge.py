@@ -2,9 +2,11 @@
 
 import asyncio
 import os
+import platform
 import sys
 from collections.abc import Sequence
 from contextlib import aclosing
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -13,7 +15,7 @@ from fastrun.bench.edge import peers
 from fastrun.bench.edge.errors import EdgeBenchError
 from fastrun.bench.edge.figures import Figures
 from fastrun.bench.edge.measurement import Plan, measure
-from fastrun.bench.edge.page import write_page
+from fastrun.bench.edge.page import Circumstances, write_page
 from fastrun.bench.edge.plot import PlotError, draw
 from fastrun.bench.edge.scenarios import NAMES, chosen
 from fastrun.bench.edge.table import TEXTS, TITLES, rows
@@ -52,7 +54,8 @@ def run(asked: Asked) -> None:
         if name not in NAMES:
             raise CommandError(f"there is no scenario '{name}'; there are {', '.join(NAMES)}")
     try:
-        figures = asyncio.run(_all(_plan(asked)))
+        plan = _plan(asked)
+        figures = asyncio.run(_all(plan))
     except (EdgeBenchError, LocalError) as error:
         raise CommandError(str(error)) from error
     if asked.as_json:
@@ -60,7 +63,7 @@ def run(asked: Asked) -> None:
     else:
         right = [title for title in TITLES if title not in TEXTS]
         print_columns(TITLES, list(rows(figures)), right=right)
-    _write(asked, figures)
+    _write(asked, figures, _circumstances(plan))
 
 
 def _plan(asked: Asked) -> Plan:
@@ -84,12 +87,30 @@ async def _all(plan: Plan) -> list[Figures]:
         return [each async for each in measured]
 
 
-def _write(asked: Asked, figures: Sequence[Figures]) -> None:
+def _circumstances(plan: Plan) -> Circumstances:
+    versions = {name: peers.version(name, at) for name, at in plan.peers.items() if at}
+    return Circumstances(
+        date=datetime.now(UTC).date().isoformat(),
+        python=platform.python_version(),
+        processor=_processor(Path("/proc/cpuinfo").read_text()),
+        cores=len(os.sched_getaffinity(0)),
+        versions={name: version for name, version in versions.items() if version},
+    )
+
+
+def _processor(described: str) -> str:
+    """Return the model that /proc/cpuinfo names; some kinds of machines have none there."""
+    fields = (line.partition(":") for line in described.splitlines())
+    models = (value.strip() for name, _, value in fields if name.strip() == "model name")
+    return next(models, platform.machine())
+
+
+def _write(asked: Asked, figures: Sequence[Figures], around: Circumstances) -> None:
     try:
         if asked.plot is not None:
             draw(figures, asked.plot)
         if asked.page is not None:
-            write_page(asked.page, figures, asked.plot)
+            write_page(asked.page, figures, around, asked.plot)
     except PlotError as error:
         raise CommandError(f"no plot: {error}") from error
     except (OSError, ValueError) as error:

@@ -4,6 +4,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import distributions
 from pathlib import Path
 
 import msgspec
@@ -130,6 +131,13 @@ def installed(folder: Path | None, path: str) -> dict[str, str]:
         if program:
             found[peer.name] = program
     return found
+
+
+def version(name: str, program: str) -> str | None:
+    """Return the version of a peer that is a Python package; None: it does not say one."""
+    packages = [str(path) for path in Path(program).parents[1].glob("lib/python*/site-packages")]
+    found = distributions(name=name, path=packages)
+    return next((distribution.version for distribution in found), None)
 
 
 def wanted(names: Sequence[str], programs: Mapping[str, str]) -> list[str]:

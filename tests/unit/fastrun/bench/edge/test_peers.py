@@ -5,7 +5,16 @@ import sys
 import pytest
 
 from fastrun.bench.edge.errors import EdgeBenchError
-from fastrun.bench.edge.peers import ALL, NAMES, Place, environ_of, installed, named, wanted
+from fastrun.bench.edge.peers import (
+    ALL,
+    NAMES,
+    Place,
+    environ_of,
+    installed,
+    named,
+    version,
+    wanted,
+)
 
 
 @pytest.fixture
@@ -27,6 +36,16 @@ def test_installed(folder):
 def test_installed_on_the_path(folder):
     """What has no environment may be on the PATH."""
     assert installed(None, str(folder / "smg/bin"))["smg"] == str(folder / "smg/bin/smg")
+
+
+def test_version(folder):
+    """An environment says of which version its peer is; other programs do not."""
+    package = folder / "smg/lib/python3.11/site-packages/smg-1.13.0.dist-info"
+    package.mkdir(parents=True)
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: smg\nVersion: 1.13.0\n")
+    program = str(folder / "smg/bin/smg")
+    assert version("smg", program) == "1.13.0"
+    assert version("nginx", program) is None
 
 
 def test_wanted():
