@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-# Clients that fit on a page; the length of a short chat.
+# Prompts are nine of it, which is the length of a short chat.
 SENTENCE = "Summarise the following passage for a busy reader in three sentences. "
 
 
