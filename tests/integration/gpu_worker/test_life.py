@@ -147,10 +147,13 @@ async def test_a_grammar_that_outgrows_its_limits_is_the_requests_fault(run_stac
     engine, model = await engines.load(config)
     generate = engine.generate
 
-    async def outgrown(token_ids, sampling, **options):
-        async for output in generate(token_ids, sampling, **options):
-            yield output
-            raise GrammarError("the schema is too large")
+    async def outgrown(token_ids, sampling, *, take, **options):
+        def take_one(output):
+            take(output)
+            return True
+
+        await generate(token_ids, sampling, take=take_one, **options)
+        raise GrammarError("the schema is too large")
 
     engine.generate = outgrown
 
