@@ -119,13 +119,10 @@ class Stubborn(ScriptedEngine):
     async def compile(self, grammar):
         """Take every grammar."""
 
-    async def generate(self, token_ids, sampling, *, cache_salt, grammar=None, resumed=0):
+    async def generate(self, token_ids, sampling, *, grammar=None, **options):
         """Follow none."""
         try:
-            async for output in super().generate(
-                token_ids, sampling, cache_salt=cache_salt, resumed=resumed
-            ):
-                yield output
+            await super().generate(token_ids, sampling, **options)
         finally:
             if self.held is not None:
                 await self.held.wait()
