@@ -219,7 +219,7 @@ def edge(
     )
 
 
-@app.command(epilog="Example: fastrun bench engine --streams 1 --streams 32 --peers /tmp/peers")
+@app.command(epilog="Example: fastrun bench engine --streams 1 --streams 32 --repeat 5")
 def engine(
     *,
     streams: Annotated[
