@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 
 import grpc.aio
+import structlog
 from google.protobuf.message import Message
 
 from auth_service.accounts import Identity
@@ -23,6 +24,8 @@ from fastrun.v1.auth_pb2 import (
     WatchKeysResponse,
 )
 from fastrun.v1.error_pb2 import ErrorReason
+
+log = structlog.get_logger()
 
 Context = grpc.aio.ServicerContext
 
@@ -60,6 +63,8 @@ class AuthServicer(UsageServicer, RenewalServicer):
             self._metrics.verified("unknown")
             raise ServiceError(ErrorReason.ERROR_REASON_NOT_FOUND, "no such key")
         self._metrics.verified("known")
+        # With the id of the request that asks: the interceptor has bound it.
+        log.debug("key_verified", account_id=identity.account_id, key_id=identity.key_id)
         return identity_message(identity)
 
     async def WatchKeys(  # noqa: N802 - gRPC's name

@@ -53,7 +53,7 @@ class Edge:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._metrics = Metrics()
+        self._metrics = Metrics(spool_limit_bytes=config.spool_limit_bytes)
         tls = Tls.of(config)
         edge_id = secrets.token_hex(8)
         self._auth = AuthLink(config.auth_address, tls)
@@ -63,6 +63,7 @@ class Edge:
             config.scheduler_addresses,
             edge_id=edge_id,
             scheduler_timeout_s=config.scheduler_timeout_s,
+            on_models=self._metrics.keep,
             tls=tls,
         )
         self._workers = Workers(

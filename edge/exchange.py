@@ -17,6 +17,9 @@ from fastrun.service.logs import trace
 
 log = structlog.get_logger()
 
+NO_MODEL = "none"
+OTHER_MODEL = "other"
+
 _CLIENT_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -45,6 +48,8 @@ class Exchange:
         """Length of the body, once it is read."""
         self.endpoint = "none"
         """Name of the route, once it is found."""
+        self.model = NO_MODEL
+        """For metrics: the model that was asked for; OTHER_MODEL: one that nobody knows."""
         self.facts: dict[str, object] = {}
         """What the log line will say beside the status: ids, counts and times, never content."""
         self.first_delta_s: float | None = None
@@ -67,12 +72,21 @@ class Exchange:
 
     def note_resumed(self) -> None:
         """A part of the answer goes on at another worker."""
-        resumed = self.facts.get("resumed", 0)
-        assert isinstance(resumed, int)
-        self.facts["resumed"] = resumed + 1
+        self._count("resumed")
+
+    def note_retried(self) -> None:
+        """A part of the answer is begun anew."""
+        self._count("retried")
+
+    def _count(self, fact: str) -> None:
+        former = self.facts.get(fact, 0)
+        assert isinstance(former, int)
+        self.facts[fact] = former + 1
 
     def ending(self, status: Status, finish: str) -> Ending:
         """What its usage record will say of its end, which is now."""
+        if finish:
+            self.facts["finish"] = finish
         return Ending(
             status=status,
             finish=finish,

@@ -159,6 +159,7 @@ class Generations:
                 tokens=len(progress.token_ids),
             )
         else:
+            job.exchange.note_retried()
             self._metrics.retried(reason)
             log.info("generation_retried", worker_id=grant.worker_id, reason=reason)
 
@@ -216,7 +217,7 @@ class Generations:
                 job.exchange.facts["queued_ms"] = round(retries.waited_s * 1000, 1)
             if turn.rate_limit is not None:
                 job.exchange.rate_limit = rate_limits.headers(turn.rate_limit)
-        self._metrics.queued(retries.waited_s)
+        self._metrics.queued(job.exchange.model, retries.waited_s)
         return grant
 
     async def _attempt(

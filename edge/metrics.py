@@ -2,11 +2,17 @@
 
 import functools
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client.metrics import MetricWrapperBase
 
+from edge.exchange import NO_MODEL, OTHER_MODEL
 from edge.usage_lines import Status
+from fastrun.service.metrics import new_registry
 from fastrun.v1.generation_pb2 import Usage
+
+MetricT = TypeVar("MetricT", bound=MetricWrapperBase)
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
@@ -17,37 +23,45 @@ class Metrics:
     Series that a request touches are looked up by their labels once: that costs more than counting.
     """
 
-    def __init__(self) -> None:
-        registry = self.registry = CollectorRegistry()
-        requests = Counter(
-            "fastrun_edge_requests",
-            "HTTP requests answered; status 499 is a client that left.",
-            ("endpoint", "status"),
-            registry=registry,
+    def __init__(self, *, spool_limit_bytes: int) -> None:
+        registry = self.registry = new_registry()
+        self._requests = _ByModel(
+            Counter(
+                "fastrun_edge_requests",
+                "HTTP requests answered; status 499 is a client that left.",
+                ("model", "endpoint", "status"),
+                registry=registry,
+            )
         )
-        self._requests = functools.cache(requests.labels)
         self._running = Gauge(
             "fastrun_edge_requests_running", "HTTP requests being answered.", registry=registry
         )
-        seconds = Histogram(
-            "fastrun_edge_request_seconds",
-            "From the head of a request to the end of its answer.",
-            ("endpoint",),
-            buckets=_SECONDS,
-            registry=registry,
+        self._seconds = _ByModel(
+            Histogram(
+                "fastrun_edge_request_seconds",
+                "From the head of a request to the end of its answer.",
+                ("model", "endpoint"),
+                buckets=_SECONDS,
+                registry=registry,
+            )
         )
-        self._seconds = functools.cache(seconds.labels)
-        self._first_delta = Histogram(
-            "fastrun_edge_first_delta_seconds",
-            "From the head of a request to the first text of its answer.",
-            buckets=_SECONDS,
-            registry=registry,
+        self._first_delta = _ByModel(
+            Histogram(
+                "fastrun_edge_first_delta_seconds",
+                "From the head of a request to the first text of its answer.",
+                ("model",),
+                buckets=_SECONDS,
+                registry=registry,
+            )
         )
-        self._queue = Histogram(
-            "fastrun_edge_queue_seconds",
-            "From asking for a slot to getting one.",
-            buckets=_SECONDS,
-            registry=registry,
+        self._queue = _ByModel(
+            Histogram(
+                "fastrun_edge_queue_seconds",
+                "From asking for a slot to getting one.",
+                ("model",),
+                buckets=_SECONDS,
+                registry=registry,
+            )
         )
         self._retries = Counter(
             "fastrun_edge_retries",
@@ -61,17 +75,23 @@ class Metrics:
             ("reason",),
             registry=registry,
         )
-        tokens = Counter(
-            "fastrun_edge_tokens",
-            "Tokens of finished requests: prompt (cached ones too), cached, completion.",
-            ("kind",),
-            registry=registry,
+        self._tokens = _ByModel(
+            Counter(
+                "fastrun_edge_tokens",
+                "Tokens of finished requests: prompt (cached ones too), cached, completion.",
+                ("model", "kind"),
+                registry=registry,
+            )
         )
-        self._tokens = functools.cache(tokens.labels)
+        self._by_model: tuple[_ByModel[Counter] | _ByModel[Histogram], ...] = (
+            *(self._requests, self._tokens),
+            *(self._seconds, self._first_delta, self._queue),
+        )
 
         records = Counter(
             "fastrun_edge_usage_records",
-            "Requests that were admitted, by how they ended.",
+            "Requests that were admitted, by how they ended: completed, cancelled, failed, partial"
+            " (some of its counts are lost), lost.",
             ("status",),
             registry=registry,
         )
@@ -90,6 +110,11 @@ class Metrics:
         self._spool_bytes = Gauge(
             "fastrun_edge_spool_bytes", "What lies in the usage spool.", registry=registry
         )
+        Gauge(
+            "fastrun_edge_spool_limit_bytes",
+            "How much may lie in the usage spool; then requests are refused.",
+            registry=registry,
+        ).set(spool_limit_bytes)
 
         keys = Counter(
             "fastrun_edge_key_lookups",
@@ -117,19 +142,19 @@ class Metrics:
         """A request has come."""
         self._running.inc()
 
-    def ended(self, endpoint: str, status: int, seconds: float) -> None:
+    def ended(self, model: str, endpoint: str, status: int, seconds: float) -> None:
         """A request was answered."""
         self._running.dec()
-        self._requests(endpoint, str(status)).inc()
-        self._seconds(endpoint).observe(seconds)
+        self._requests.of(model, endpoint, str(status)).inc()
+        self._seconds.of(model, endpoint).observe(seconds)
 
-    def first_delta(self, seconds: float) -> None:
+    def first_delta(self, model: str, seconds: float) -> None:
         """The first text of an answer has come."""
-        self._first_delta.observe(seconds)
+        self._first_delta.of(model).observe(seconds)
 
-    def queued(self, seconds: float) -> None:
+    def queued(self, model: str, seconds: float) -> None:
         """A slot was granted."""
-        self._queue.observe(seconds)
+        self._queue.of(model).observe(seconds)
 
     def retried(self, reason: str) -> None:
         """A generation is tried again."""
@@ -160,8 +185,34 @@ class Metrics:
         """The usage spool has so many bytes."""
         self._spool_bytes.set(size)
 
-    def used(self, usage: Usage) -> None:
+    def used(self, model: str, usage: Usage) -> None:
         """A generation has ended well."""
-        self._tokens("prompt").inc(usage.prompt_tokens)
-        self._tokens("cached").inc(usage.cached_tokens)
-        self._tokens("completion").inc(usage.completion_tokens)
+        self._tokens.of(model, "prompt").inc(usage.prompt_tokens)
+        self._tokens.of(model, "cached").inc(usage.cached_tokens)
+        self._tokens.of(model, "completion").inc(usage.completion_tokens)
+
+    def keep(self, models: set[str]) -> None:
+        """Drop the series of all other models: names come and go for years."""
+        for each in self._by_model:
+            each.keep(models | {NO_MODEL, OTHER_MODEL})
+
+
+class _ByModel(Generic[MetricT]):
+    """A metric whose first label is a model; each of its series is looked up once."""
+
+    def __init__(self, metric: MetricT) -> None:
+        self._metric = metric
+        self._labels: set[tuple[str, ...]] = set()
+        self.of = functools.cache(self._look_up)
+
+    def keep(self, models: set[str]) -> None:
+        gone = {labels for labels in self._labels if labels[0] not in models}
+        for labels in gone:
+            self._metric.remove(*labels)
+        self._labels -= gone
+        if gone:
+            self.of.cache_clear()
+
+    def _look_up(self, *labels: str) -> MetricT:
+        self._labels.add(labels)
+        return self._metric.labels(*labels)

@@ -83,10 +83,10 @@ class Middleware:
         if self._running == 0:
             self._idle.set()
         elapsed_s = exchange.elapsed_s()
-        self._metrics.ended(exchange.endpoint, status, elapsed_s)
+        self._metrics.ended(exchange.model, exchange.endpoint, status, elapsed_s)
         facts = exchange.facts
         if exchange.first_delta_s is not None:
-            self._metrics.first_delta(exchange.first_delta_s)
+            self._metrics.first_delta(exchange.model, exchange.first_delta_s)
             facts["first_delta_ms"] = round(exchange.first_delta_s * 1000, 1)
         if exchange.client_request_id is not None:
             facts["client_request_id"] = exchange.client_request_id

@@ -8,7 +8,7 @@ another one that believed to lead that it does not.
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import Context
 
 import structlog
@@ -51,6 +51,7 @@ class SchedulerLink:
         *,
         edge_id: str,
         scheduler_timeout_s: float,
+        on_models: Callable[[set[str]], None],
         tls: Tls | None,
     ) -> None:
         """Prepare; start() connects.
@@ -59,11 +60,13 @@ class SchedulerLink:
             addresses: host:port of every scheduler.
             edge_id: new at every start of the process.
             scheduler_timeout_s: how long a wish waits for a leader to be there.
+            on_models: told the names of all models once they are known for sure.
             tls: for the sessions; each begins with the certificate that is current then.
         """
         self.catalogue = Catalogue()
         self._edge_id = edge_id
         self._scheduler_timeout_s = scheduler_timeout_s
+        self._on_models = on_models
         self._sessions = [
             SchedulerSession(
                 address, tls, hello=self._hello, on_reply=self._on_reply, on_end=self._on_end
@@ -161,6 +164,8 @@ class SchedulerLink:
             self._on_rejected(reply.rejected)
         elif kind == "models":
             self.catalogue.replace(reply.models)
+            if reply.models.complete:
+                self._on_models({state.card.model for state in reply.models.models})
 
     def _on_welcome(self, session: SchedulerSession, term: int) -> None:
         led = session is self._leader()

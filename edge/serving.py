@@ -12,7 +12,7 @@ from edge.caller import Caller
 from edge.catalogue import Catalogue
 from edge.config import Config
 from edge.errors import invalid, unknown_model
-from edge.exchange import Exchange
+from edge.exchange import OTHER_MODEL, Exchange
 from edge.formats import Format
 from edge.generate_request import Batch
 from edge.generation import Generations, Job
@@ -93,11 +93,12 @@ class Serving:
         exchange.body_bytes = len(body)
         asked = await _work(exchange, decode, body, depth_limit=config.json_depth_limit)
         exchange.facts["stream"] = bool(asked.stream)
-        if self._catalogue.card(asked.model):  # any other name is whatever a client wrote
-            exchange.facts["model"] = asked.model
+        card = self._catalogue.card(asked.model)
+        exchange.model = OTHER_MODEL
+        if card:  # any other name is whatever a client wrote
+            exchange.model = exchange.facts["model"] = asked.model
         if self._catalogue.surely_lacks(asked.model) or not caller.may_use(asked.model):
             raise unknown_model(asked.model)
-        card = self._catalogue.card(asked.model)
         # A body is never shorter than the texts in it, so most need no closer look.
         if card and 0 < _longest_text_bytes(card) < len(body):
             await _work(exchange, _check_length, asked, card)
@@ -153,7 +154,7 @@ class Serving:
             async with self._running.hold(job.caller, job.meter):
                 ended = await self._generations.run(job, reply)
             usage = job.batch.usage([each.usage for each in ended])
-            self._metrics.used(usage)
+            self._metrics.used(job.exchange.model, usage)
             job.exchange.facts.update(
                 prompt_tokens=usage.prompt_tokens,
                 cached_tokens=usage.cached_tokens,

@@ -67,6 +67,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     end: str = "aborted"
     error: Exception | None = None
     first_token_s: float | None = None
+    # From one token to the next on average; None where it was ended, or had less than two.
+    inter_token_s: float | None = None
     duration_s: float = 0.0
 
 
@@ -161,7 +163,18 @@ class Generation:
             self._fail(ErrorReason.ERROR_REASON_INTERNAL, "internal error of the worker", "crashed")
         self._outcome.usage = self._reply.usage if self._reply else None
         self._outcome.duration_s = self._clock() - self._began_at
+        self._outcome.inter_token_s = self._inter_token_s()
         return self._outcome
+
+    def _inter_token_s(self) -> float | None:
+        """Counted at the end, since a look at the clock for each token would cost each token."""
+        outcome = self._outcome
+        if outcome.usage is None or outcome.first_token_s is None:
+            return None
+        tokens = outcome.usage.completion_tokens - len(self._request.resume_token_ids)
+        if tokens < 2 or outcome.end not in END_NAMES.values():
+            return None
+        return (outcome.duration_s - outcome.first_token_s) / (tokens - 1)
 
     async def _prompt(self) -> Prompt:
         request, model = self._request, self._model

@@ -89,6 +89,7 @@ class WorkerProcess:
         admin_port = self._admin.start(*host_and_port(self._config.admin_listen))
         engine, model = await self._load()
         self._engine = engine
+        self._metrics.loaded(model.card.model, engine.name)
         self._memory = self._memory_bound(engine)
         self._vitals = Vitals(engine, self._slots, self._metrics)
         self._registration = Registration(
@@ -169,6 +170,7 @@ class WorkerProcess:
             return
         self._dead = True
         log.error("engine_dead", reason=str(error))
+        self._metrics.healthy(is_healthy=False)
         self._slots.close()
         self._worker.fail_all(error)
         self._background(self._leave_soon(f"the engine is dead: {error}"), "last-words")

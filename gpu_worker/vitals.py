@@ -42,6 +42,7 @@ class Vitals:
             self._tokens_per_s = (stats.completion_tokens - self._measured_tokens) / elapsed
             self._measured_at, self._measured_tokens = now, stats.completion_tokens
         self._engine.health()
+        self._metrics.healthy(is_healthy=True)
 
     def heartbeat(self, *, moved: int) -> Heartbeat:
         """Return what schedulers are told.

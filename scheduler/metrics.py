@@ -2,9 +2,10 @@
 
 from collections import Counter as Tally
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import Counter, Gauge, Histogram
 
 from fastrun.service.errors import reason_name
+from fastrun.service.metrics import new_registry
 from fastrun.v1.error_pb2 import ErrorReason
 from fastrun.v1.scheduler_pb2 import WatchFleetResponse
 
@@ -17,7 +18,7 @@ class Metrics:
     """One registry and what goes into it; a Recorder of decisions."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
+        self.registry = new_registry()
         self.decision_seconds = Histogram(
             "fastrun_scheduler_decision_seconds",
             "How long answering an Acquire took.",
@@ -32,16 +33,18 @@ class Metrics:
             registry=self.registry,
         )
         self._grants = self._counter("grants", "Leases granted.", "model")
-        self._rejections = self._counter("rejections", "Requests refused.", "reason")
+        self._rejections = self._counter("rejections", "Requests refused, by why.", "reason")
         self._prompt = self._counter("prompt_tokens", "Of prompts that ran, all tokens.", "model")
         self._cached = self._counter("cached_tokens", "Of these, those that were cached.", "model")
         self._failing = self._counter("breakers_opened", "Workers that began to fail.", "model")
         self._waiting = self._gauge("queue_waiting", "Requests that wait.", "model")
         self._slots = self._gauge("slots", "Slots of workers that are not gone.", "model")
         self._in_use = self._gauge("slots_in_use", "Of these, those that a lease holds.", "model")
-        self._workers = self._gauge("workers", "Workers.", "state")
+        self._workers = self._gauge("workers", "Worker processes that are known.", "state")
         self._edges = self._gauge("edges", "Edges with a session.")
-        self._drift = self._gauge("drift", "Leases held that their worker does not list; 0.")
+        self._drift = self._gauge(
+            "drift", "Leases held for 5 s that their worker does not list: 0, or a slot is lost."
+        )
         self._term = self._gauge("term", "The highest term that was heard of.")
         self._leads = self._gauge("leads", "1 while this scheduler leads, 0 while it stands by.")
         self._by_model = (

@@ -119,6 +119,7 @@ class SchedulerServicer(SchedulerServiceServicer):
             self._sessions.of_edges.said(link, item, self._clock())
             if item.HasField("acquire"):
                 self._metrics.decision_seconds.observe(time.perf_counter() - began)
+                log.debug("slot_asked", request_id=item.acquire.request_id)
             self._arm_soon()
 
         link = StreamLink(context, Outbox[EdgeReply](EdgeReplies), EdgeReply(ping=Ping()), on_item)

@@ -9,13 +9,22 @@ import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 import fastrun
 
 Check = Callable[[], str | None]
 """Returns None when all is well, else one sentence that says what is not."""
+
+
+def new_registry() -> CollectorRegistry:
+    """Make the registry of a service, with what all of them tell: version and process."""
+    registry = CollectorRegistry()
+    build = Gauge("fastrun_build_info", "1, with the version.", ["version"], registry=registry)
+    build.labels(fastrun.__version__).set(1)
+    ProcessCollector(registry=registry)
+    return registry
 
 
 class AdminServer:

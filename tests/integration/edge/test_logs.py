@@ -125,8 +125,34 @@ async def test_what_is_logged(start, body, logged):
                 "model": body()["model"],
                 "stream": False,
                 "account_id": "acc_1",
+                "key_id": "key_0",
+                "worker_id": "worker_0",
                 "client_request_id": "mine-1",
                 "prompt_tokens": 11,
+                "cached_tokens": 4,
+                "completion_tokens": 4,
+                "finish": "stop",
             }
             == lines[0]
         )
+        assert 0 <= lines[0]["first_delta_ms"] <= lines[0]["duration_ms"]
+
+
+async def test_what_is_logged_of_retries(start, body, logged):
+    """The line of a request says how often it was begun anew, and went on elsewhere."""
+    async with start(workers=3) as stack:
+        failing, breaking, answering = stack.workers
+
+        def fail(run):
+            run.fail(ErrorReason.ERROR_REASON_ENGINE_FAILED)
+
+        def break_off(run):
+            run.accept(resumable=True)
+            run.delta("Hel")
+            run.drop()
+
+        failing.script, breaking.script = fail, break_off
+        assert (await stack.client.post(CHAT, json=body())).status_code == 200
+        line = next(each for each in logged if each["event"] == "request_finished")
+        assert (line["retried"], line["resumed"]) == (1, 1)
+        assert line["worker_id"] == answering.worker_id
