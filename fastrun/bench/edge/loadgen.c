@@ -33,7 +33,7 @@
 #include <unistd.h>
 
 enum {
-    BUCKETS = 4000000, /* of one microsecond each; what takes longer counts as that */
+    BUCKETS = 30000000, /* of one microsecond each; what takes longer counts as that */
     EVENTS = 512,
     GROUPS = 8,
     PIDS = 64,

@@ -13,6 +13,8 @@ class PlotError(Exception):
 def draw(figures: Sequence[Figures], path: Path) -> None:
     """Write a PNG: a panel for each load, and in it a bar for each target. Shorter is better.
 
+    The scale is logarithmic, since some targets cost a thousand times what others do.
+
     Raises:
         PlotError: matplotlib is not installed.
         OSError: the file cannot be written.
@@ -34,9 +36,14 @@ def draw(figures: Sequence[Figures], path: Path) -> None:
             [each.cpu_us for each in shown],
             color=["C1" if each.target == "fastrun" else "C0" for each in shown],
         )
-        panel.bar_label(bars, fmt="{:,.4g}", fontsize=7, padding=2)
-        panel.margins(x=0.25)
+        panel.bar_label(bars, fmt=_label, fontsize=7, padding=2)
+        panel.set_xscale("log")
+        panel.set_xlim(1, 8 * max(each.cpu_us for each in shown))
         panel.tick_params(labelsize=7)
     for panel in panels[len(loads) :]:
         panel.set_visible(False)
     figure.savefig(path, format="png", dpi=100)
+
+
+def _label(us: float) -> str:
+    return f"{us:,.0f}" if us >= 100 else f"{us:.1f}"
