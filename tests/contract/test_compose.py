@@ -1,5 +1,6 @@
 """compose.yaml is what compose accepts, and every service in it is watched."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,8 +24,19 @@ CONFIGS = {
 }
 
 
+def document():
+    return msgspec.yaml.decode((ROOT / "compose.yaml").read_bytes())
+
+
 def services():
-    return msgspec.yaml.decode((ROOT / "compose.yaml").read_bytes())["services"]
+    return document()["services"]
+
+
+def settings(kind, service):
+    environment = dict(service["environment"])
+    if kind == "auth":
+        environment["FASTRUN_AUTH_PEPPER"] = "ab" * 32
+    return config.load(CONFIGS[kind], kind, environment)
 
 
 def test_it_fits_the_compose_schema():
@@ -46,11 +58,8 @@ def test_it_fits_the_compose_schema():
 
 def test_every_setting_is_one_of_its_service():
     """The environment of each service loads into that service's Config."""
-    for name, kind in CONFIGS.items():
-        environment = dict(services()[name]["environment"])
-        if name == "auth":
-            environment["FASTRUN_AUTH_PEPPER"] = "ab" * 32
-        config.load(kind, name, environment)
+    for name in CONFIGS:
+        settings(name, services()[name])
 
 
 def test_every_service_has_a_health_check():
@@ -63,10 +72,104 @@ def test_every_service_has_a_health_check():
 
 
 def test_only_the_edge_is_published_and_only_here():
-    """Nothing but the edge can be reached from outside, and that only from this machine."""
+    """Only this machine reaches what is published, unless HTTPS for everybody is asked for."""
     published = {name: each["ports"] for name, each in services().items() if "ports" in each}
-    assert list(published) == ["edge"]
-    assert all(port.startswith("127.0.0.1:") for port in published["edge"])
+    for name in ("edge", "prometheus", "grafana"):
+        assert all(port.startswith("127.0.0.1:") for port in published.pop(name))
+    assert list(published) == ["https"]
+    assert services()["https"]["profiles"] == ["https"]
+
+
+def test_every_container_is_confined():
+    """None has more rights than it needs, writes into its image, or fills the disk with logs."""
+    needed = {"https": ["NET_BIND_SERVICE"]}
+    for name, service in services().items():
+        assert service["read_only"], name
+        assert service["cap_drop"] == ["ALL"], name
+        assert service.get("cap_add", []) == needed.get(name, []), name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert not service.get("privileged"), name
+        assert service["logging"]["options"].keys() == {"max-size", "max-file"}, name
+        if "build" not in service:
+            assert service["user"].split(":")[0] not in ("", "0", "root"), name
+
+
+def test_no_image_runs_as_root():
+    """What is built ends as another user, whichever target is chosen."""
+    for name in ("Dockerfile", "Dockerfile.gpu"):
+        users = {}
+        for stage in re.split(r"(?m)^FROM ", (ROOT / "deploy" / name).read_text())[1:]:
+            base, *named = stage.splitlines()[0].split(" AS ")
+            said = re.findall(r"(?m)^USER (\S+)", stage)
+            users["".join(named)] = said[-1] if said else users.get(base, "root")
+        targets = [
+            service["build"].get("target", "")
+            for service in services().values()
+            if service.get("build", {}).get("dockerfile") == f"deploy/{name}"
+        ]
+        assert targets
+        assert all(users[target].split(":")[0] not in ("0", "root") for target in targets)
+
+
+def test_what_stops_is_waited_for():
+    """A service is killed only after the time that it gives to what it answers."""
+    for name, service in services().items():
+        given_s = int(service["stop_grace_period"].removesuffix("s"))
+        kind = name.removeprefix("gpu-").removesuffix("-2")
+        if kind in CONFIGS:
+            assert given_s > settings(kind, service).grace_s, name
+
+
+def test_no_secret_stands_in_the_file():
+    """Passwords, keys and the pepper come from .env, and compose stops without them."""
+    for name, service in services().items():
+        for variable, value in service.get("environment", {}).items():
+            if re.search("PASSWORD|PEPPER|SECRET|TOKEN|DATABASE_URL", variable):
+                assert re.search(r"\$\{\w+:\?set \w+ in \.env\}", value), f"{name}: {variable}"
+
+
+def test_every_volume_is_named():
+    """What outlives a container lies in a volume that is declared, or in a file of this tree."""
+    declared = set(document()["volumes"])
+    used = set()
+    for name, service in services().items():
+        for mount in service.get("volumes", ()):
+            source = mount.split(":/")[0]
+            if re.fullmatch(r"[\w-]+", source):
+                used.add(source)
+            else:
+                assert mount.endswith(":ro"), f"{name} could write into {source}"
+    assert used == declared
+
+
+def test_what_starts_waits_for_what_it_needs():
+    """Whatever waits for a service waits until that is healthy, or has succeeded."""
+    for name, service in services().items():
+        for needed, how in service.get("depends_on", {}).items():
+            runs_once = services()[needed]["restart"] == "no"
+            wanted = "service_completed_successfully" if runs_once else "service_healthy"
+            assert how == {"condition": wanted}, f"{name} on {needed}"
+
+
+def test_a_gpu_worker_has_what_its_engine_needs():
+    """GPUs, shared memory and pinned memory are reserved, only in the profile `gpu`."""
+    service = services()["gpu-worker"]
+    assert service["profiles"] == ["gpu"]
+    (device,) = service["deploy"]["resources"]["reservations"]["devices"]
+    assert device["capabilities"] == ["gpu"]
+    assert service["shm_size"] == "8gb"
+    assert service["ulimits"] == {"memlock": -1, "stack": 64 << 20}
+    assert settings("worker", service).engine == "tensorrt-llm"
+
+
+def test_https_is_in_front_of_the_edge():
+    """The proxy passes on to the edge's port, and each setting of its file is given."""
+    said = (ROOT / "deploy" / "https" / "Caddyfile").read_text()
+    port = services()["edge"]["environment"]["FASTRUN_EDGE_LISTEN"].rpartition(":")[2]
+    assert f"reverse_proxy edge:{port}" in said
+    environment = services()["https"]["environment"]
+    assert set(re.findall(r"\{\$(\w+)", said)) == set(environment)
+    assert services()["https"]["healthcheck"]["test"][-1].rstrip("/") in said
 
 
 def test_each_service_sees_its_own_certificate_only():
@@ -83,6 +186,7 @@ def test_each_service_sees_its_own_certificate_only():
         for name in ("ca", "auth", "scheduler", "worker", "edge", "operator")
     ]
     assert mounted.pop("scheduler-2") == mounted["scheduler"]
+    assert mounted.pop("gpu-worker") == mounted["worker"]
     assert {name for name in mounted if mounted[name]} == set(folders)
     for name in folders:
         assert mounted[name] == [f"certs-{name}:{home}/{name}:ro"]
