@@ -102,6 +102,7 @@ class Metrics:
             ("outcome",),
             registry=registry,
         )
+        self._refused = self._deliveries.labels("refused")  # shown before the first: see alerts.yml
         self._corrupt = Counter(
             "fastrun_edge_spool_corrupt_lines",
             "Lines of the usage spool that were torn or spoiled.",
@@ -124,6 +125,8 @@ class Metrics:
             registry=registry,
         )
         self._keys = functools.cache(keys.labels)
+        for answer in ("grace", "unavailable"):  # shown before the first, as above
+            self._keys(answer)
         self._watched = Gauge(
             "fastrun_edge_key_watch_current",
             "Whether the auth service tells what changes about keys (1) or not (0).",
@@ -175,7 +178,7 @@ class Metrics:
 
     def refused(self) -> None:
         """The auth service will never take a usage record."""
-        self._deliveries.labels("refused").inc()
+        self._refused.inc()
 
     def corrupt(self, lines: int) -> None:
         """The usage spool had lines that cannot be read."""
