@@ -11,11 +11,14 @@ BIN := $(VENV)/bin
 INSTALL := PYTHON='$(PYTHON)' requirements/install $(VENV)
 PROTOS := $(wildcard protos/fastrun/v1/*.proto)
 PROJECT := $(VENV)/.project
+# What the documentation is made of besides its pages, in the place of pages.
+REFERENCE := docs/reference/api.md $(PROTOS:protos/fastrun/v1/%.proto=docs/reference/%.md)
+SPHINX := $(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --conf-dir docs/site --doctree-dir build/doctrees
 LOCK := --quiet --universal --generate-hashes --upgrade --python-version 3.11 --custom-compile-command 'make lock'
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup up down test lint protos bench lock clean
+.PHONY: help setup up down test lint docs links protos bench lock clean
 
 help: ## List what can be done
 	@echo "make TARGET, where TARGET is one of:"
@@ -42,6 +45,13 @@ lint: $(VENV)/.dev $(PROJECT) ## Check style, types, imports and protos
 	$(BIN)/buf lint protos
 	$(BIN)/buf format --diff --exit-code protos
 
+docs: $(VENV)/.docs $(PROJECT) ## Make the documentation a site, in build/docs; a wrong link is an error
+	$(SPHINX) --builder folders . build/docs
+	@echo "open build/docs/index.html"
+
+links: $(VENV)/.docs $(PROJECT) ## Check the documentation's links to other sites
+	$(SPHINX) --builder linkcheck . build/links
+
 protos: $(VENV)/.dev ## Make fastrun.v1 from the .proto files
 	$(BIN)/python hatch_build.py
 	@touch $(PROJECT)
@@ -52,12 +62,12 @@ bench: setup ## Measure the edge beside other gateways, see docs/performance.md
 lock: ## Pin all dependencies anew (needs uv)
 	uv pip compile $(LOCK) --extra dev -o requirements/dev.txt pyproject.toml
 	uv pip compile $(LOCK) --group openai2 -o requirements/openai2.txt
-	for extra in local server cpu; do \
+	for extra in local server cpu docs; do \
 	  uv pip compile $(LOCK) --extra $$extra -c requirements/dev.txt -o requirements/$$extra.txt pyproject.toml || exit 1; \
 	done
 
 clean: ## Remove what was installed and made here
-	rm -rf $(VENV) build dist fastrun/v1/*_pb2*
+	rm -rf $(VENV) build dist fastrun/v1/*_pb2* $(REFERENCE)
 
 # What is installed is remembered by empty files that are older than nothing they depend on.
 
@@ -72,6 +82,10 @@ $(VENV)/.local: requirements/local.txt $(VENV)/.python
 $(VENV)/.dev: requirements/dev.txt $(VENV)/.python
 	@$(INSTALL) locked requirements/dev.txt
 	@touch $@ $(VENV)/.local
+
+$(VENV)/.docs: requirements/docs.txt $(VENV)/.python
+	@$(INSTALL) locked requirements/docs.txt
+	@touch $@
 
 # An environment within the other: clients whose openai is older.
 $(VENV)/.openai2: requirements/openai2.txt $(VENV)/.python

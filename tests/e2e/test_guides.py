@@ -105,10 +105,3 @@ def test_every_language_is_shown():
 
     assert {example.guide for example in EXAMPLES} == guides
     assert {example.language for example in EXAMPLES} == set(LANGUAGES)
-
-
-def test_links():
-    """Links between the documents lead to what is there."""
-    for guide in [*GUIDES.glob("*.md"), *STORIES, DOCS / "README.md"]:
-        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", guide.read_text()):
-            assert (guide.parent / link).exists(), f"{guide.name}: {link}"
