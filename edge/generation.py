@@ -61,6 +61,15 @@ class Job:
     lost: set[str] = field(default_factory=set)
     """Ids of the instances that died with one of them."""
 
+    def note_counts(self) -> None:
+        """Note for the log what was used before it failed, or its client left."""
+        if counts := self.meter.counts:
+            self.exchange.facts.update(
+                prompt_tokens=counts.prompt,
+                cached_tokens=counts.cached,
+                completion_tokens=counts.completion,
+            )
+
 
 class Generations:
     """Runs generations on the fleet."""

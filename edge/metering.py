@@ -6,7 +6,7 @@ aborted still tells what it used.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -127,6 +127,12 @@ class Meter:
         """Whether a worker was asked to begin."""
         return bool(self._tallies)
 
+    @property
+    def counts(self) -> Counts | None:
+        """What it has used as far as that is known now; None: no worker runs it."""
+        last = {tally.index: tally for tally in self._tallies if tally.ran}
+        return self._total(last) if last else None
+
     def attempt(self, index: int, worker_id: str) -> Tally:
         """Begin to count one try; its Start must not be sent before.
 
@@ -176,11 +182,15 @@ class Meter:
         partial = any(tally.is_partial for tally in (*last.values(), *in_doubt))
         if partial and ending.status is not Status.COMPLETED:
             ending = msgspec.structs.replace(ending, status=Status.PARTIAL)
-        counts = [last[index].counts if index in last else None for index in range(max(last) + 1)]
         worker_id = [tally.worker_id for tally in self._tallies if tally.ran][-1]
-        total = add_up(counts, request.choices)
+        total = self._total(last)
         self._spool.end(closed(request, ending, worker_id=worker_id, counts=total))
         return ending.status
+
+    def _total(self, last: Mapping[int, Tally]) -> Counts:
+        """Add up the last tallies of its generations, by their indices."""
+        counts = [last[index].counts if index in last else None for index in range(max(last) + 1)]
+        return add_up(counts, self._request.choices)
 
 
 class Metering:

@@ -162,7 +162,11 @@ class Serving:
             )
             return await reply.finish(usage)
         except Exception as error:  # noqa: BLE001 - told as a status or, in mid-stream, an event
+            job.note_counts()
             return await reply.fail(job.exchange.failed(error))
+        except asyncio.CancelledError:
+            job.note_counts()
+            raise
         finally:
             reply.release()
 

@@ -170,8 +170,11 @@ class SchedulerSession:
                 log.exception("scheduler_session_failed", address=self._address)
                 welcomed, reason = False, "a Welcome could not be taken"
             attempt = 1 if welcomed else attempt + 1
-            event = "scheduler_lost" if welcomed else "scheduler_not_reached"
-            log.warning(event, address=self._address, reason=reason)
+            log.warning(
+                "scheduler_lost" if welcomed else "scheduler_not_reached",
+                address=self._address,
+                reason=reason,
+            )
             await asyncio.sleep(backoff_s(attempt, cap_s=SCHEDULER_RETRY_S))
 
     async def _hold(self) -> tuple[bool, str]:

@@ -1,5 +1,6 @@
 """What the edge logs: ids, counts, times and constants, nothing that a client wrote."""
 
+import asyncio
 import json
 
 import pytest
@@ -156,3 +157,33 @@ async def test_what_is_logged_of_retries(start, body, logged):
         line = next(each for each in logged if each["event"] == "request_finished")
         assert (line["retried"], line["resumed"]) == (1, 1)
         assert line["worker_id"] == answering.worker_id
+
+
+async def test_what_is_logged_of_a_broken_answer(start, body, logged):
+    """The line of a request that failed, or whose client left, says what it had used till then."""
+    async with start() as stack:
+
+        def begin(run):
+            run.accept()
+            run.delta("Hel")
+            run.delta("lo")
+
+        def break_off(run):
+            begin(run)
+            run.fail(ErrorReason.ERROR_REASON_INTERNAL)
+
+        stack.worker.script = break_off
+        await stack.client.post(CHAT, json=body(stream=True))
+        stack.worker.script = begin
+        async with stack.client.stream("POST", CHAT, json=body(stream=True)) as answer:
+            texts = answer.aiter_text()
+            while "lo" not in await anext(texts):
+                pass
+        async with asyncio.timeout(10):
+            while len([each for each in logged if each["event"] == "request_finished"]) < 2:
+                await asyncio.sleep(0.01)
+        lines = [each for each in logged if each["event"] == "request_finished"]
+        assert [each["status"] for each in lines] == [200, 499]
+        for line in lines:
+            assert (line["prompt_tokens"], line["completion_tokens"]) == (11, 2)
+            assert "finish" not in line
