@@ -21,6 +21,7 @@ HEAD = """\
 Made by `docs/operating/metrics.py` from the `metrics.py` of each service. Change those.
 
 Each process shows its own at `/metrics` of its admin port, in Prometheus' text format.
+[Observing](observing.md) says how to look at them, and what is worth an alert.
 
 Labels are few and small. `model` is a model that the fleet knows;
 at an edge it is `other` for a name that nobody knows, and `none` where no model is asked for.
@@ -28,7 +29,8 @@ The series of a model that is forgotten go.
 No label holds an account, a key, a path or a text of a client.
 A histogram has three series: `_bucket`, `_sum` and `_count`.
 
-What is counted for each token is counted at the end of its request.
+What is counted for each token is counted at the end of its request
+([decision 51](../decisions/0051-metrics-cost-tokens-nothing.md)).
 """
 
 SERVICES = {
