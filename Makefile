@@ -62,6 +62,8 @@ bench: setup ## Measure the edge beside other gateways, see docs/performance.md
 lock: ## Pin all dependencies anew (needs uv)
 	uv pip compile $(LOCK) --extra dev -o requirements/dev.txt pyproject.toml
 	uv pip compile $(LOCK) --group openai2 -o requirements/openai2.txt
+	sed -n 's/^requires = \[\(.*\)\]/\1/p' pyproject.toml | tr -d '" ' | tr , '\n' \
+	  | uv pip compile $(LOCK) -c requirements/dev.txt -o requirements/build.txt -
 	for extra in local server cpu docs; do \
 	  uv pip compile $(LOCK) --extra $$extra -c requirements/dev.txt -o requirements/$$extra.txt pyproject.toml || exit 1; \
 	done

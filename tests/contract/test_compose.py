@@ -3,9 +3,11 @@
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import msgspec
+from packaging.requirements import Requirement
 
 from auth_service.config import Config as AuthConfig
 from edge.config import Config as EdgeConfig
@@ -216,6 +218,18 @@ def test_the_image_copies_only_what_exists():
         assert (ROOT / name).exists(), name
     dockerfile = (ROOT / "deploy" / "Dockerfile").read_text()
     assert {folder_name(each) for each in EVERYONE} <= set(dockerfile.split())
-    for lock in ("requirements/server.txt", "requirements/cpu.txt"):
+    for lock in ("requirements/build.txt", "requirements/server.txt", "requirements/cpu.txt"):
         assert lock in dockerfile
         assert (ROOT / lock).exists(), lock
+
+
+def test_the_image_is_built_by_tools_that_are_locked():
+    """What builds the project has one version, by its hash, and it is one that pyproject.toml takes."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    locked = (ROOT / "requirements" / "build.txt").read_text()
+    versions = dict(re.findall(r"(?m)^([\w.-]+)==(\S+) \\$", locked))
+    for requirement in map(Requirement, project["build-system"]["requires"]):
+        assert versions[requirement.name] in requirement.specifier
+    assert len(versions) == len(
+        re.findall("(?m)^[a-z].*(?:\n    --hash=sha256:[0-9a-f]{64}.*)+", locked)
+    )
