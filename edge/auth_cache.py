@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextvars import Context
 from dataclasses import dataclass
 
+from structlog.contextvars import bind_contextvars, get_contextvars
+
 from edge.caller import Caller
 from edge.known_keys import Entry, KnownKeys, LastEvents, is_open
 from edge.lru import Lru
@@ -237,9 +239,8 @@ class AuthCache:
         if task is None:
             if self._is_out(now):
                 raise _unavailable("the auth service is out")
-            # Not in the context of the request that happens to ask first: others wait too.
             task = asyncio.create_task(
-                self._take_turns(digest, now), name="verify-key", context=Context()
+                self._take_turns(digest, now), name="verify-key", context=_of_asker()
             )
             self._asking[digest] = task
             self._tasks.add(task)
@@ -327,6 +328,17 @@ class AuthCache:
     def _counted(self, answer: str, entry: Entry | None) -> Entry | None:
         self._count(answer)
         return entry
+
+
+def _of_asker() -> Context:
+    """Make a context with nothing of the request that happens to ask first: others wait too.
+
+    But for its id, by which logs here and at the auth service can be found.
+    """
+    context, request_id = Context(), get_contextvars().get("request_id")
+    if request_id is not None:
+        context.run(bind_contextvars, request_id=request_id)
+    return context
 
 
 def _unavailable(why: str) -> ServiceError:
