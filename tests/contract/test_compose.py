@@ -73,6 +73,18 @@ def test_every_service_has_a_health_check():
             assert service["healthcheck"]["test"], name
 
 
+def test_postgres_is_healthy_only_when_others_reach_it():
+    """Its health is asked over TCP, where the server that makes the database does not listen."""
+    assert "--host=127.0.0.1" in services()["postgres"]["healthcheck"]["test"]
+
+
+def test_each_image_is_built_once():
+    """Of the services that run an image of ours exactly one builds it."""
+    built = [service["image"] for service in services().values() if "build" in service]
+    ours = {service["image"] for service in services().values() if "fastrun" in service["image"]}
+    assert sorted(built) == sorted(ours)
+
+
 def test_only_the_edge_is_published_and_only_here():
     """Only this machine reaches what is published, unless HTTPS for everybody is asked for."""
     published = {name: each["ports"] for name, each in services().items() if "ports" in each}
@@ -85,6 +97,7 @@ def test_only_the_edge_is_published_and_only_here():
 def test_every_container_is_confined():
     """None has more rights than it needs, writes into its image, or fills the disk with logs."""
     needed = {"https": ["NET_BIND_SERVICE"]}
+    built = {service["image"] for service in services().values() if "build" in service}
     for name, service in services().items():
         assert service["read_only"], name
         assert service["cap_drop"] == ["ALL"], name
@@ -92,7 +105,7 @@ def test_every_container_is_confined():
         assert service["security_opt"] == ["no-new-privileges:true"], name
         assert not service.get("privileged"), name
         assert service["logging"]["options"].keys() == {"max-size", "max-file"}, name
-        if "build" not in service:
+        if service["image"] not in built:
             assert service["user"].split(":")[0] not in ("", "0", "root"), name
 
 
