@@ -1,9 +1,11 @@
 """Logs as structured events: console on a terminal, JSON lines elsewhere, one formatter for all."""
 
 import io
+import json
 import logging
 import sys
 import traceback
+from contextlib import suppress
 from typing import Any, TextIO
 
 import orjson
@@ -63,11 +65,21 @@ def configure(service: str, *, level: str = "info", stream: TextIO | None = None
 
 
 class _LineLogger(structlog.WriteLogger):
-    """Writes lines, and has the name of the module that writes them."""
+    """Writes lines, and has the name of the module that writes them.
+
+    A line that cannot be written is lost: neither a full disk nor a closed pipe fails a request.
+    """
 
     def __init__(self, stream: TextIO, name: str) -> None:
         super().__init__(stream)
         self.name = name
+
+    def msg(self, message: str) -> None:
+        """Write a line."""
+        with suppress(OSError, ValueError):
+            super().msg(message)
+
+    debug = info = warning = error = critical = exception = msg
 
 
 class _Lines:
@@ -126,4 +138,7 @@ def _plain_trace(stream: TextIO, exc_info: structlog.typing.ExcInfo) -> None:
 
 
 def _dumps(event: Any, **_options: Any) -> str:
-    return orjson.dumps(event, default=str).decode()
+    try:
+        return orjson.dumps(event, default=str).decode()
+    except TypeError:  # half a surrogate pair, a number of more than 64 bits, a key that is no text
+        return json.dumps(event, default=str, skipkeys=True)

@@ -3,7 +3,9 @@
 import io
 import json
 import logging
+import os
 import sys
+from contextlib import suppress
 
 import pytest
 import structlog
@@ -92,6 +94,29 @@ def test_terminal(lines):
     assert "ValueError: \\x1b[2J" in text
     assert not [each for each in ("\x1b[2J", "\x1b]", "\x07") if each in text]
     assert not any(line.startswith("forged") for line in text.splitlines())
+
+
+def test_what_cannot_be_written_harms_nobody(lines):
+    """Where lines can go nowhere, such as to a full disk or a pipe that nobody reads, work goes on."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with suppress(BrokenPipeError), os.fdopen(writer, "w") as stream:
+        logs.configure("edge", stream=stream)
+        for level in logs.LEVELS:
+            getattr(structlog.get_logger(), level)("happened")
+        try:
+            raise ValueError("broken")
+        except ValueError:
+            structlog.get_logger().exception("call_failed")
+    structlog.get_logger().info("stream_closed")
+
+
+@pytest.mark.parametrize("value", ["\udcff", 1 << 64, {1: "one"}, {(1,): "one"}])
+def test_a_value_without_json_has_a_line_all_the_same(lines, value):
+    """A value that strict JSON has no form for neither fails who logs it nor costs the line."""
+    structlog.get_logger().info("happened", value=value)
+    (line,) = lines()
+    assert line["event"] == "happened"
 
 
 def test_level_filters(lines):
