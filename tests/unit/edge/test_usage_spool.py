@@ -109,7 +109,8 @@ class World:
         return Found(generations, frozenset(self.running & set(request_ids)), is_complete=True)
 
     def delivery(self, spool):
-        return UsageDelivery(spool, self, Metrics(), interval_s=1, clock=lambda: self.now)
+        metrics = Metrics(spool_limit_bytes=1 << 20)
+        return UsageDelivery(spool, self, metrics, interval_s=1, clock=lambda: self.now)
 
 
 class AnyHistory(RuleBasedStateMachine):
