@@ -133,7 +133,7 @@ class Generation:
 
     def fail(self, error: EngineError) -> None:
         """Tell the failure now, however long the engine still holds the request."""
-        self._fail(_reason(error), str(error), "engine_failed")
+        self._engine_failed(error)
         self.abort()
 
     async def run(self) -> Outcome:
@@ -153,7 +153,7 @@ class Generation:
             self._fail(ErrorReason.ERROR_REASON_INVALID_REQUEST, str(error), "refused")
         except EngineError as error:
             self._outcome.error = error
-            self._fail(_reason(error), str(error), "engine_failed")
+            self._engine_failed(error)
         except Exception as error:  # noqa: BLE001 - a bug of ours is this request's end alone
             self._outcome.error = error
             # Without messages, which may quote a prompt.
@@ -240,6 +240,8 @@ class Generation:
         if self._outcome.first_token_s is None:
             self._outcome.first_token_s = self._clock() - self._began_at
             reply.cached_tokens = step.cached_tokens
+        # Also if this raises: an abort would not wait any more until the engine lets go.
+        self._ending = True
         reply.take(step)
         # If it ends, all is told: what comes while the engine lets go is late.
         self._ending = reply.reason is not None
@@ -250,6 +252,13 @@ class Generation:
             self._told = True
             self._outcome.end = end
             self._events.finished(reason, self._reply.usage if self._reply else Usage())
+
+    def _engine_failed(self, error: EngineError) -> None:
+        """Tell it, unless the reply has come to its end: then it failed nobody."""
+        if self._reply is not None and self._reply.reason is not None:
+            self._finish(self._reply.reason, END_NAMES[self._reply.reason])
+        else:
+            self._fail(_reason(error), str(error), "engine_failed")
 
     def _fail(self, reason: ErrorReason.ValueType, message: str, end: str) -> None:
         if not self._told:

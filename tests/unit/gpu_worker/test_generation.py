@@ -1,0 +1,120 @@
+"""One request, from its first event to its last, while the engine takes its time to let go."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+import pytest
+
+from fastrun.v1.error_pb2 import ErrorReason
+from fastrun.v1.generation_pb2 import ChatMessage, FinishReason, GenerateRequest, Role, Sampling
+from gpu_worker import engines
+from gpu_worker.config import Config
+from gpu_worker.engine.protocol import EngineDeadError
+from gpu_worker.engine.scripted import ScriptedEngine
+from gpu_worker.frames import Frames
+from gpu_worker.generation import Generation
+
+
+class SlowToLetGo(ScriptedEngine):
+    """Holds what has ended until it is told to let go."""
+
+    def __init__(self):
+        super().__init__()
+        self.holds = asyncio.Event()
+        self.may_let_go = asyncio.Event()
+
+    async def generate(self, *args, **options):
+        try:
+            await super().generate(*args, **options)
+        finally:
+            self.holds.set()
+            await self.may_let_go.wait()
+
+
+class Run:
+    """A request that the engine has ended and not let go of."""
+
+    def __init__(self, engine, generation, frames):
+        self.engine = engine
+        self.generation = generation
+        self._frames = frames
+        self._task = asyncio.create_task(generation.run())
+
+    def told(self):
+        """Take what has been told since the last time."""
+        frame = self._frames.take()
+        events = [item.event for item in frame.items] if frame else []
+        return [getattr(event, event.WhichOneof("event")) for event in events]
+
+    async def still_runs(self):
+        """Whether it does after all that was due has happened."""
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return not self._task.done()
+
+    async def outcome(self):
+        """Let go of it, and return what it came to."""
+        self.engine.may_let_go.set()
+        return await self._task
+
+
+@pytest.fixture
+async def run():
+    """Run a request with a stop text until the engine has ended it; with changes of its model."""
+    executor = ThreadPoolExecutor(1)
+    engine = SlowToLetGo()
+    _, model = await engines.load(Config(engine="scripted", standalone=True))
+
+    async def begin(**changes):
+        request = GenerateRequest(
+            request_id="r",
+            model=model.card.model,
+            messages=[ChatMessage(role=Role.ROLE_USER, content="[[text=well ENDless]]")],
+            sampling=Sampling(temperature=0),
+            stop=["END"],
+        )
+        frames = Frames(lambda: None, later=lambda *_: None)
+        generation = Generation(
+            request,
+            frames.events(1),
+            engine=engine,
+            model=msgspec.structs.replace(model, **changes),
+            executor=executor,
+        )
+        run = Run(engine, generation, frames)
+        await engine.holds.wait()
+        return run
+
+    yield begin
+    await engine.close()
+    executor.shutdown()
+
+
+async def test_a_crash_of_ours_holds_its_slot_as_long_as_the_engine_does(run):
+    """Who aborts what has crashed makes nobody forget that the engine still has it."""
+
+    def unknown(_):
+        raise KeyError("a bug")
+
+    crashed = await run(token_bytes=unknown)
+    crashed.generation.abort()
+    assert await crashed.still_runs()
+    outcome = await crashed.outcome()
+    assert outcome.end == "crashed"
+    _, failed = crashed.told()
+    assert failed.error.reason == ErrorReason.ERROR_REASON_INTERNAL
+
+
+async def test_an_engine_that_dies_fails_nothing_that_was_told_in_full(run):
+    """What had come to its end by then ended well, and nobody does it again elsewhere."""
+    complete = await run()
+    complete.generation.fail(EngineDeadError("it died"))
+    accepted, delta, finished = complete.told()
+    assert accepted.prompt_tokens == finished.usage.prompt_tokens
+    assert delta.content == "well "
+    assert finished.reason == FinishReason.FINISH_REASON_STOP
+    assert finished.usage.completion_tokens == len(delta.token_ids)
+    outcome = await complete.outcome()
+    assert outcome.end == "stop"
+    assert complete.told() == []
