@@ -13,8 +13,8 @@ it has just had a slot, whose price it still owes.
 
 A slot is worth more to one than to another, for it is at a worker, which may hold the beginning of
 a prompt. So whoever is first may be passed over for one that the slot suits better, within bounds:
-by others' requests until they have had as much more as its own costs, and by those of its own
-account that came soon after it.
+by requests that came soon after it, and by those of other accounts until they have had as much more
+as its own costs.
 """
 
 import bisect
@@ -30,7 +30,7 @@ Key = tuple[int, float, int]
 """Round, and then who has waited longest."""
 
 TOGETHER_S = 5.0
-"""Requests of one account that come within so many seconds have no order that must be kept."""
+"""Requests that come within so many seconds have no order that must be kept."""
 MOST_COMPARED = 32
 """So many are asked at most whether a slot suits them."""
 FORGET_FROM = 64
@@ -184,15 +184,16 @@ class FairLine:
         """Yield whom the next slot may be for, the head first.
 
         Each account is passed over at most until another has had as much more as its next request
-        costs, and within an account nobody is by one that came more than TOGETHER_S later.
+        costs, and nobody is by one that came more than TOGETHER_S later: else a large request would
+        wait for as long as small ones keep coming, and be refused in the end.
         """
-        limit = math.inf
+        limit = latest = math.inf
         for round_, *_, lane in self._order:
             if round_ > limit:
                 return
             first = lane.places[0]
             limit = min(limit, round_ + first.tokens)
-            latest = first.arrived_at + TOGETHER_S
+            latest = min(latest, first.arrived_at + TOGETHER_S)
             for place in lane.places:
                 if place.arrived_at > latest:
                     break

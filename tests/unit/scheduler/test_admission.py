@@ -65,6 +65,23 @@ def test_a_slot_goes_to_whose_prompt_is_cached_there(desk):
     assert finish(other) == [("r3", other.worker_id)]
 
 
+def test_a_large_request_is_not_kept_waiting_by_small_ones_that_keep_coming(desk):
+    """Where its prompt is cached no slot becomes free: it gets another one before it is too late."""
+    workers, edge = {"w1": desk.worker("w1", "i1"), "w2": desk.worker("w2", "i2")}, desk.edge()
+    prompt = {"prefix_hashes": [1], "prefix_tokens": [3000], "prompt_tokens": 3000}
+    desk.acquire(edge, "running", account_id="other", **prompt)
+    (last,) = desk.acquire(edge, "small", account_id="busy", token_estimate=100)
+    desk.acquire(edge, "large", token_estimate=100_000, **prompt)
+    served, number = "", 0
+    while served != "large":
+        number += 1
+        desk.acquire(edge, f"small{number}", account_id="busy", token_estimate=100)
+        desk.pass_time(0.1)
+        desk.free(workers[last.worker_id], last.lease_id)
+        (last,) = edge.take("granted", "rejected")  # a refusal beside it fails here
+        served = last.request_id
+
+
 def test_a_wait_counts_from_its_beginning(desk, reasons):
     """What a request has waited elsewhere shortens its deadline and decides its place."""
     desk.worker()

@@ -157,13 +157,14 @@ def test_a_slot_goes_to_whom_it_suits(line):
 
 
 def test_nobody_is_passed_over_for_who_came_much_later(line):
-    """Within an account only those that came soon after the first may go before it."""
-    first = place("a", home="w1")
-    soon = place("a", home="w2", arrived_at=TOGETHER_S)
-    later = place("a", home="w2", arrived_at=TOGETHER_S + 0.1)
-    for each in (first, soon, later):
+    """Only those that came soon after the first may go before it, of its account and of others."""
+    first = place("a", 100, home="w1")
+    soon = [place(account_id, home="w2", arrived_at=TOGETHER_S) for account_id in "ab"]
+    later = [place(account_id, home="w2", arrived_at=TOGETHER_S + 0.1) for account_id in "ab"]
+    for each in (first, *soon, *later):
         line.add(each)
-    assert [give(line, "w2") for _ in range(3)] == [soon, first, later]
+    assert [give(line, "w2") for _ in range(2)] == soon
+    assert line.suited(loss_at("w2")) is first
 
 
 def test_an_account_is_passed_over_for_as_much_as_it_asks_for(line):
@@ -304,6 +305,7 @@ class Fairness(RuleBasedStateMachine):
             assert head is self.first_of(head.account_id)
             suited = self.line.suited(loss_at(worker))
             assert suited.arrived_at <= self.first_of(suited.account_id).arrived_at + TOGETHER_S
+            assert suited.arrived_at <= head.arrived_at + TOGETHER_S
             if suited is not head:
                 assert loss_at(worker)(head.prompt) > loss_at(worker)(suited.prompt)
             self.line.charge(suited.account_id, suited.tokens)
