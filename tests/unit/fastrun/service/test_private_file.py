@@ -1,5 +1,7 @@
 """Files that only their owner reads."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from fastrun.service import private_file
@@ -52,3 +54,18 @@ def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path):
     with pytest.raises(OSError, match=r"key\.pem"):
         private_file.write(path, b"new")
     assert [each.name for each in tmp_path.iterdir()] == ["key.pem"]
+
+
+def test_whoever_writes_at_the_same_time_harms_nobody(tmp_path):
+    """Services that share a folder renew its files at once: one of them wins, and all succeed."""
+    path = tmp_path / "cert.pem"
+    contents = [bytes([letter]) * 4096 for letter in b"abcd"]
+
+    def write(content):
+        for _ in range(25):
+            private_file.write(path, content)
+            assert path.read_bytes() in contents
+
+    with ThreadPoolExecutor(len(contents)) as writers:
+        list(writers.map(write, contents))
+    assert list(tmp_path.iterdir()) == [path]
