@@ -26,7 +26,7 @@ from auth_service.metrics import Metrics
 from auth_service.prices import Prices
 from auth_service.servicer import AuthServicer
 from auth_service.usage_store import UsageStore
-from fastrun.service import config, identity, lifecycle, logs
+from fastrun.service import config, identity, lifecycle, logs, tracing
 from fastrun.service.config import host_and_port
 from fastrun.service.metrics import AdminServer
 from fastrun.service.rpc import RpcServer
@@ -43,7 +43,8 @@ class AuthService:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._metrics = Metrics()
-        self._server = RpcServer(Tls.of(config))
+        self._tracer = tracing.tracer(config.otlp_endpoint, "auth")
+        self._server = RpcServer(Tls.of(config), tracer=self._tracer)
         self._admin = AdminServer(
             self._metrics.registry, alive=lambda: None, ready=lambda: self._not_ready
         )
@@ -125,6 +126,7 @@ class AuthService:
             await self._feed.close()
         if self._database is not None:
             await self._database.close()
+        await self._tracer.close()
         self._admin.close()
 
     async def _await_database(self, url: str, pepper: Pepper) -> Database:

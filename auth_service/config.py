@@ -5,6 +5,7 @@ from typing import Annotated
 
 import msgspec
 
+from fastrun.service import tracing
 from fastrun.service.config import environment
 from fastrun.service.tls import TlsSettings
 
@@ -38,6 +39,8 @@ class Config(TlsSettings, frozen=True, kw_only=True):
     """debug, info, warning or error."""
     grace_s: Annotated[float, msgspec.Meta(ge=0)] = 10.0
     """How long running calls may take after SIGTERM."""
+    otlp_endpoint: tracing.Endpoint = ""
+    """Where traces go, as for the edge."""
 
     @property
     def peer_addresses(self) -> Sequence[str]:

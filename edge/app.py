@@ -37,6 +37,7 @@ from edge.usage_delivery import UsageDelivery
 from edge.usage_link import UsageLink
 from edge.usage_spool import Spool
 from edge.worker_link import Workers
+from fastrun.service import tracing
 from fastrun.service.config import host_and_port
 from fastrun.service.lifecycle import StartError
 from fastrun.service.metrics import AdminServer
@@ -54,6 +55,7 @@ class Edge:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._metrics = Metrics(spool_limit_bytes=config.spool_limit_bytes)
+        self._tracer = tracing.tracer(config.otlp_endpoint, "edge", share=config.trace_share)
         tls = Tls.of(config)
         edge_id = secrets.token_hex(8)
         self._auth = AuthLink(config.auth_address, tls)
@@ -84,7 +86,9 @@ class Edge:
         self._delivery = UsageDelivery(
             self._spool, self._usage, self._metrics, interval_s=config.usage_interval_s
         )
-        self._middleware = Middleware(self._routes(), self._metrics, Cors(config.cors_origins))
+        self._middleware = Middleware(
+            self._routes(), self._metrics, Cors(config.cors_origins), self._tracer
+        )
         self._runner = web.ServerRunner(
             HttpServer(self._middleware, _connection_limits(config)), shutdown_timeout=CUT_OFF_S
         )
@@ -140,6 +144,7 @@ class Edge:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
         await self._auth.close()
+        await self._tracer.close()
         self._admin.close()
 
     def _routes(self) -> Routes:
@@ -149,7 +154,11 @@ class Edge:
             config,
             catalogue=self._scheduler.catalogue,
             generations=Generations(
-                self._scheduler, self._workers, _generation_times(config), self._metrics
+                self._scheduler,
+                self._workers,
+                _generation_times(config),
+                self._metrics,
+                self._tracer,
             ),
             metering=self._metering,
             metrics=self._metrics,

@@ -13,6 +13,7 @@ from structlog.contextvars import bind_contextvars, get_contextvars
 from edge.caller import Caller
 from edge.known_keys import Entry, KnownKeys, LastEvents, is_open
 from edge.lru import Lru
+from fastrun.service import tracing
 from fastrun.service.errors import ServiceError
 from fastrun.v1.auth_pb2 import KeyEvent, KeyState, VerifyKeyResponse
 from fastrun.v1.error_pb2 import ErrorReason
@@ -333,11 +334,12 @@ class AuthCache:
 def _of_asker() -> Context:
     """Make a context with nothing of the request that happens to ask first: others wait too.
 
-    But for its id, by which logs here and at the auth service can be found.
+    But for its id, by which logs here and at the auth service can be found, and its trace.
     """
     context, request_id = Context(), get_contextvars().get("request_id")
     if request_id is not None:
         context.run(bind_contextvars, request_id=request_id)
+    context.run(tracing.bind, tracing.bound())
     return context
 
 

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from fastrun.service import tracing
 from fastrun.service.tls import TlsSettings
 
 Address = Annotated[str, msgspec.Meta(pattern=r":\d+$")]
@@ -29,6 +30,13 @@ class Config(TlsSettings, frozen=True, kw_only=True):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     grace_s: Annotated[float, msgspec.Meta(ge=0)] = 30.0
     """How long running requests may take after SIGTERM."""
+
+    # Where its traces go.
+    otlp_endpoint: tracing.Endpoint = ""
+    """URL of an OpenTelemetry collector that takes OTLP over gRPC, such as http://collector:4317;
+    needs the extra `otel`."""
+    trace_share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
+    """Share of the requests that are traced, of those that bring no traceparent."""
 
     # What a client may send.
     body_limit_bytes: Count = 10 << 20

@@ -14,6 +14,7 @@ from edge.usage_lines import Ending, Status
 from fastrun.service.api_key import well_formed
 from fastrun.service.errors import ServiceError
 from fastrun.service.logs import trace
+from fastrun.service.tracing import UNTRACED, Span
 
 log = structlog.get_logger()
 
@@ -52,6 +53,8 @@ class Exchange:
         """For metrics: the model that was asked for; OTHER_MODEL: one that nobody knows."""
         self.facts: dict[str, object] = {}
         """What the log line will say beside the status: ids, counts and times, never content."""
+        self.span: Span = UNTRACED
+        """The whole of it, where it is traced."""
         self.first_delta_s: float | None = None
         """Seconds from the request to the first text of its answer."""
 

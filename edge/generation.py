@@ -27,6 +27,7 @@ from edge.turns import Grant, Turn, Wish
 from edge.usage_lines import Status
 from edge.worker_link import Workers
 from fastrun.service.errors import ServiceError, reason_name
+from fastrun.service.tracing import Tracer
 from fastrun.v1.error_pb2 import ErrorReason
 from fastrun.v1.generation_pb2 import Finished
 
@@ -75,12 +76,18 @@ class Generations:
     """Runs generations on the fleet."""
 
     def __init__(
-        self, scheduler: SchedulerLink, workers: Workers, times: Times, metrics: Metrics
+        self,
+        scheduler: SchedulerLink,
+        workers: Workers,
+        times: Times,
+        metrics: Metrics,
+        tracer: Tracer,
     ) -> None:
         self._scheduler = scheduler
         self._workers = workers
         self._times = times
         self._metrics = metrics
+        self._tracer = tracer
 
     async def run(self, job: Job, output: Output) -> list[Finished]:
         """Run all to their ends. Cancelling this call gives up their place or aborts them at once.
@@ -214,6 +221,7 @@ class Generations:
                 prefix=job.batch.prefix,
                 resumed_tokens=resumed_tokens,
                 resume=retries.resumes,
+                traceparent=job.exchange.span.traceparent,
             )
         )
 
@@ -234,6 +242,8 @@ class Generations:
     ) -> Finished:
         job.exchange.facts["worker_id"] = grant.worker_id
         request = job.batch.request(index, grant.lease, resume_token_ids=progress.token_ids)
+        span = self._tracer.begin(job.exchange.span, time.monotonic())
+        request.traceparent = span.traceparent
         try:
             tally = job.meter.attempt(index, grant.worker_id)
         except Refusal:
@@ -243,15 +253,19 @@ class Generations:
             index, output, tally, progress, early_headers_s=self._times.early_headers_s
         )
         call = self._workers.start(grant, request, attempt, gathers=not output.is_read_along)
+        failure = ""
         try:
             return await self._watch(attempt)
-        except AttemptError as failure:
-            if failure.is_fault:
+        except AttemptError as error:
+            failure = reason_name(error.error.detail.reason)
+            if error.is_fault:
                 self._scheduler.failed(grant)
             raise
         finally:
             attempt.close()
             call.abort()  # nothing is sent when it has ended by itself
+            facts = {"worker_id": grant.worker_id, "generation": index, "failure": failure}
+            self._tracer.end(span, "attempt", time.monotonic(), facts, failed=bool(failure))
 
     async def _watch(self, attempt: Attempt) -> Finished:
         """Wait for the end; too long a silence is one."""

@@ -10,19 +10,24 @@ from edge.exchange import Exchange
 from edge.http_server import Connection
 from edge.metrics import Metrics
 from edge.routes import Routes, endpoint_of
+from fastrun.service import tracing
+from fastrun.service.tracing import TRACEPARENT, Tracer
 
 log = structlog.get_logger()
 
 CLIENT_LEFT = 499
+# Neither health checks nor pages.
+TRACED = "/v1/"
 
 
 class Middleware:
     """The handler of all requests."""
 
-    def __init__(self, routes: Routes, metrics: Metrics, cors: Cors) -> None:
+    def __init__(self, routes: Routes, metrics: Metrics, cors: Cors, tracer: Tracer) -> None:
         self._routes = routes
         self._cors = cors
         self._metrics = metrics
+        self._tracer = tracer
         self._running = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -45,6 +50,7 @@ class Middleware:
         connection.begin_request()
         exchange = Exchange(request, self._cors.headers(request.headers.get("Origin")))
         structlog.contextvars.bind_contextvars(request_id=exchange.request_id)
+        self._trace(exchange)
         self._began()
         status = CLIENT_LEFT
         try:
@@ -78,6 +84,13 @@ class Middleware:
         self._idle.clear()
         self._metrics.began()
 
+    def _trace(self, exchange: Exchange) -> None:
+        headers = exchange.request.headers
+        if exchange.request.path.startswith(TRACED):
+            exchange.span = self._tracer.admit(headers.get(TRACEPARENT, ""), exchange.started_at)
+        # Also where it is not: the connection may have brought one before that was.
+        tracing.bind(exchange.span.traceparent)
+
     def _ended(self, exchange: Exchange, status: int) -> None:
         self._running -= 1
         if self._running == 0:
@@ -90,14 +103,17 @@ class Middleware:
             facts["first_delta_ms"] = round(exchange.first_delta_s * 1000, 1)
         if exchange.client_request_id is not None:
             facts["client_request_id"] = exchange.client_request_id
-        log.info(
-            "request_finished",
-            endpoint=exchange.endpoint,
-            method=_method(exchange.request.method),
-            status=status,
-            duration_ms=round(elapsed_s * 1000, 1),
+        line = {
+            "request_id": exchange.request_id,
+            "endpoint": exchange.endpoint,
+            "method": _method(exchange.request.method),
+            "status": status,
+            "duration_ms": round(elapsed_s * 1000, 1),
             **facts,
-        )
+        }
+        log.info("request_finished", **line)
+        ended_at = exchange.started_at + elapsed_s
+        self._tracer.end(exchange.span, exchange.endpoint, ended_at, line, failed=status >= 500)
 
 
 def _method(method: str) -> str:

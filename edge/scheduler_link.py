@@ -282,6 +282,7 @@ class SchedulerLink:
                     prefix_tokens=wish.prefix.tokens,
                     prompt_tokens=wish.prefix.prompt_tokens + wish.resumed_tokens,
                     resume=wish.resume,
+                    traceparent=wish.traceparent,
                 )
             )
         )

@@ -35,6 +35,8 @@ class Wish:
     """What was generated before, to be processed anew with the prompt."""
     resume: bool = False
     """It ran: it goes ahead of all that has not."""
+    traceparent: str = ""
+    """What its wait is a part of; empty: it is not traced."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from fastrun.service import tracing
 from fastrun.service.tls import TlsSettings
 
 Address = Annotated[str, msgspec.Meta(pattern=r":\d+$")]
@@ -25,6 +26,9 @@ class Config(TlsSettings, frozen=True, kw_only=True):
     drain_s: Annotated[float, msgspec.Meta(ge=0)] = 20.0
     # How long all of it may take after SIGTERM; so longer than drain_s.
     grace_s: float = 30.0
+
+    # Where traces go, as for the edge.
+    otlp_endpoint: tracing.Endpoint = ""
 
     # host:port of every scheduler; the worker keeps a session with each.
     scheduler_addresses: list[str] = msgspec.field(default_factory=list)

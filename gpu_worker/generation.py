@@ -66,6 +66,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     # deadline of a drain `moved` or, if it cannot go on elsewhere, `drained`.
     end: str = "aborted"
     error: Exception | None = None
+    # Since it was begun, as are the others: when the engine was given its prompt.
+    prefill_s: float | None = None
     first_token_s: float | None = None
     # From one token to the next on average; None where it was ended, or had less than two.
     inter_token_s: float | None = None
@@ -222,6 +224,7 @@ class Generation:
 
     async def _go_on(self, prompt: Prompt, reply: Reply) -> None:
         """Generate what has not been yet."""
+        self._outcome.prefill_s = self._clock() - self._began_at
         resumed = self._request.resume_token_ids
         left = prompt.sampling.max_tokens - len(resumed)
         await self._engine.generate(

@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 
 import fastrun
+from fastrun.service import tracing
 from fastrun.service.config import host_and_port
 from fastrun.service.lifecycle import StartError
 from fastrun.service.metrics import AdminServer
@@ -71,7 +72,8 @@ class WorkerProcess:
         self._metrics = Metrics(config.slots)
         self._admin = AdminServer(self._metrics.registry, alive=self._alive, ready=self._ready)
         self._tls = Tls.of(config)
-        self._rpc = RpcServer(self._tls)
+        self._tracer = tracing.tracer(config.otlp_endpoint, "worker")
+        self._rpc = RpcServer(self._tls, tracer=self._tracer)
         self._executor = ThreadPoolExecutor(PROMPT_THREADS, thread_name_prefix="prompt")
         self._slots = Slots(
             config.slots, instance_id=uuid.uuid4().hex, standalone=config.standalone
@@ -105,6 +107,7 @@ class WorkerProcess:
             slots=self._slots,
             executor=self._executor,
             metrics=self._metrics,
+            tracer=self._tracer,
             on_freed=self._registration.freed,
             on_dead=self._die,
         )
@@ -141,6 +144,7 @@ class WorkerProcess:
         if self._engine is not None:
             await self._engine.close()
         self._executor.shutdown(wait=False, cancel_futures=True)
+        await self._tracer.close()
         self._admin.close()
 
     def _on_drain(self, deadline_s: float | None) -> None:

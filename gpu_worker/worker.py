@@ -1,11 +1,13 @@
 """All requests that run here: admits them, and gives their slots back when the engine let go."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 
 import structlog
 
+from fastrun.service.tracing import Tracer
 from fastrun.v1.generation_pb2 import GenerateRequest
 from fastrun.v1.scheduler_pb2 import SlotFreed
 from gpu_worker.engine.protocol import Engine, EngineDeadError
@@ -13,6 +15,7 @@ from gpu_worker.frames import Events
 from gpu_worker.generation import Generation, Model, Outcome
 from gpu_worker.metrics import Metrics
 from gpu_worker.slots import RefusedError, Slots
+from gpu_worker.spans import tell
 
 log = structlog.get_logger()
 
@@ -28,6 +31,7 @@ class Worker:
         slots: Slots,
         executor: Executor,
         metrics: Metrics,
+        tracer: Tracer,
         on_freed: Callable[[SlotFreed], None],
         on_dead: Callable[[EngineDeadError], None],
     ) -> None:
@@ -39,6 +43,7 @@ class Worker:
             slots: who may run.
             executor: for prompts that take long to tokenize.
             metrics: counts what happens.
+            tracer: told what requests have done, and when.
             on_freed: told of every lease that can never run again.
             on_dead: told when the engine cannot run anything any more.
         """
@@ -49,6 +54,7 @@ class Worker:
         """How many requests were told to go on elsewhere."""
         self._executor = executor
         self._metrics = metrics
+        self._tracer = tracer
         self._on_freed = on_freed
         self._on_dead = on_dead
         self._running: dict[asyncio.Task[None], Generation] = {}
@@ -79,7 +85,7 @@ class Worker:
         generation = Generation(
             request, events, engine=self.engine, model=self.model, executor=self._executor
         )
-        task = asyncio.create_task(self._run(lease_id, request.request_id, generation, on_end))
+        task = asyncio.create_task(self._run(lease_id, request, generation, on_end))
         self._running[task] = generation
         self._idle.clear()
         task.add_done_callback(self._forget)
@@ -114,7 +120,11 @@ class Worker:
             generation.fail(error)
 
     async def _run(
-        self, lease_id: str, request_id: str, generation: Generation, on_end: Callable[[], object]
+        self,
+        lease_id: str,
+        request: GenerateRequest,
+        generation: Generation,
+        on_end: Callable[[], object],
     ) -> None:
         outcome = Outcome()
         try:
@@ -122,7 +132,8 @@ class Worker:
         finally:
             self._on_freed(self.slots.free(lease_id, outcome.usage))
             on_end()
-            self._report(request_id, outcome)
+            self._report(request.request_id, outcome)
+            tell(self._tracer, request, outcome, time.monotonic())
 
     def _report(self, request_id: str, outcome: Outcome) -> None:
         self._metrics.ended(outcome)

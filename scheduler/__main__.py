@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from fastrun.service import config, leases, lifecycle, logs
+from fastrun.service import config, leases, lifecycle, logs, tracing
 from fastrun.service.config import host_and_port
 from fastrun.service.metrics import AdminServer
 from fastrun.service.rpc import RpcServer
@@ -39,7 +39,8 @@ class Scheduler:
     def __init__(self, config: Config, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._config = config
         self._metrics = Metrics()
-        self._server = RpcServer(Tls.of(config))
+        self._tracer = tracing.tracer(config.otlp_endpoint, "scheduler")
+        self._server = RpcServer(Tls.of(config), tracer=self._tracer)
         self._admin = AdminServer(
             self._metrics.registry, alive=self._stuck, ready=self._why_not_ready
         )
@@ -52,7 +53,9 @@ class Scheduler:
             random=random.random,
             wall_clock=time.time,
         )
-        sessions = Sessions(config, now=clock(), chance=chance, recorder=self._metrics)
+        sessions = Sessions(
+            config, now=clock(), chance=chance, recorder=self._metrics, tracer=self._tracer
+        )
         self._election = (
             Election(
                 Store(config.database_url, chance.new_id()),
@@ -100,6 +103,7 @@ class Scheduler:
         if self._election is not None:
             await self._election.close()
         await self._server.stop(STOP_GRACE_S)
+        await self._tracer.close()
         self._admin.close()
 
     async def _observe(self) -> None:

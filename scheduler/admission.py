@@ -14,6 +14,7 @@ from functools import partial
 
 import structlog
 
+from fastrun.service.tracing import Tracer
 from fastrun.v1.error_pb2 import ErrorReason
 from fastrun.v1.generation_pb2 import Usage
 from fastrun.v1.scheduler_pb2 import Acquire, Void, WorkerCommand
@@ -49,6 +50,7 @@ class Admission:
         usage_log: UsageLog,
         chance: Chance,
         recorder: Recorder,
+        tracer: Tracer,
     ) -> None:
         self._config = config
         self._fleet = fleet
@@ -58,6 +60,7 @@ class Admission:
         self._chance = chance
         self._new_id = chance.new_id
         self._recorder = recorder
+        self._tracer = tracer
         self.begin()
 
     def begin(self) -> None:
@@ -77,6 +80,7 @@ class Admission:
             refusals=self.refusals,
             limits=self.limits,
             recorder=self._recorder,
+            tracer=self._tracer,
         )
 
     # What edges ask
@@ -112,6 +116,7 @@ class Admission:
         """End the wait of a request without an answer; what was granted, its edge releases."""
         for waiting in self.queue.of_request(edge.edge_id, request_id):
             self.queue.remove(waiting)
+            self._answers.cancelled(waiting, now)
             self._left(waiting, now, over=True)
 
     def release(self, edge: Edge, lease_id: str, now: float) -> None:
@@ -342,6 +347,7 @@ class Admission:
             tokens=max(1, acquire.token_estimate // max(1, len(set(acquire.generations)))),
             resume=acquire.resume,
             begun=begun,
+            traceparent=acquire.traceparent,
         )
 
     def _choose(self, waiting: Waiting, now: float) -> Worker | None:

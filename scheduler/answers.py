@@ -1,6 +1,10 @@
 """What edges are told: which slot they have, how long they wait, or why they get none."""
 
+from collections.abc import Mapping
+
 from fastrun.service import leases as signed
+from fastrun.service.errors import reason_name
+from fastrun.service.tracing import Tracer
 from fastrun.v1.error_pb2 import ErrorDetail, ErrorReason
 from fastrun.v1.scheduler_pb2 import EdgeReply, Granted, LeaseClaims, Queued, Rejected
 from scheduler.edges import Edges
@@ -27,6 +31,7 @@ class Answers:
         refusals: Refusals,
         limits: Limits,
         recorder: Recorder,
+        tracer: Tracer,
     ) -> None:
         self._edges = edges
         self._leader = leader
@@ -34,10 +39,12 @@ class Answers:
         self._refusals = refusals
         self._limits = limits
         self._recorder = recorder
+        self._tracer = tracer
 
     def granted(self, waiting: Waiting, lease: Lease, worker: Worker, now: float) -> None:
         """Hand out a lease."""
         self._recorder.granted(waiting.model, now - waiting.asked_at)
+        self._trace(waiting, now, {"generation": lease.generation, "worker_id": worker.worker_id})
         granted = Granted(
             request_id=lease.request_id,
             lease_id=lease.lease_id,
@@ -56,6 +63,7 @@ class Answers:
         """Refuse all that waits at a place: for a limit, or for want of room in the fleet."""
         error = self._detail(waiting, refusal, now)
         self._recorder.rejected(error.reason)
+        self._trace(waiting, now, {"refusal": reason_name(error.reason)})
         rejected = Rejected(
             request_id=waiting.request_id,
             error=error,
@@ -75,12 +83,22 @@ class Answers:
         self._send(edge_id, EdgeReply(rejected=rejected))
         self._recorder.rejected(error.reason)
 
+    def cancelled(self, waiting: Waiting, now: float) -> None:
+        """Nobody wants an answer any more."""
+        self._trace(waiting, now, {"refusal": "cancelled"})
+
     def queued(self, waiting: Waiting) -> None:
         """Tell how near a request is to its next slot, at whichever of its places that is."""
         places = self._queue.of_request(waiting.edge_id, waiting.request_id)
         position = min(self._queue.line(each.model).position(each) for each in places)
         queued = Queued(request_id=waiting.request_id, position=position)
         self._send(waiting.edge_id, EdgeReply(queued=queued))
+
+    def _trace(self, waiting: Waiting, now: float, facts: Mapping[str, object]) -> None:
+        """Tell how long it waited here, and for what."""
+        span = self._tracer.begin(waiting.traceparent, waiting.asked_at)
+        facts = {"request_id": waiting.request_id, "model": waiting.model, **facts}
+        self._tracer.end(span, "queue", now, facts)
 
     def _claims(self, lease: Lease) -> LeaseClaims:
         return LeaseClaims(

@@ -1,5 +1,6 @@
 """All sessions with edges and workers, and what there is between them: books, models, terms."""
 
+from fastrun.service.tracing import NO_TRACER, Tracer
 from scheduler.admission import Admission
 from scheduler.breaker import BreakerPolicy
 from scheduler.config import Config
@@ -17,7 +18,15 @@ from scheduler.worker_sessions import WorkerSessions
 class Sessions:
     """One scheduler without clock and I/O; times are monotonic seconds."""
 
-    def __init__(self, config: Config, *, now: float, chance: Chance, recorder: Recorder) -> None:
+    def __init__(
+        self,
+        config: Config,
+        *,
+        now: float,
+        chance: Chance,
+        recorder: Recorder,
+        tracer: Tracer = NO_TRACER,
+    ) -> None:
         self.fleet = fleet = Fleet(
             suspect_after_s=config.suspect_after_s,
             gone_after_s=config.gone_after_s,
@@ -35,6 +44,7 @@ class Sessions:
             usage_log=self.usage_log,
             chance=chance,
             recorder=recorder,
+            tracer=tracer,
         )
         self.models = models = Models(fleet=fleet, edges=edges, admission=admission, leader=leader)
         self.terms = terms = Terms(

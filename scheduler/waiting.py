@@ -38,6 +38,8 @@ class Waiting(msgspec.Struct, frozen=True, eq=False):
     """It was running: goes before all that was not."""
     begun: bool = False
     """Part of its request has a slot or a place already: no request is refused in part."""
+    traceparent: str = ""
+    """What its wait is a part of; empty: it is not traced."""
 
     @property
     def came_back(self) -> bool:

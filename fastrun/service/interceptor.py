@@ -3,6 +3,7 @@
 from __future__ import annotations  # grpc's classes are generic in their stubs only
 
 import re
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -10,8 +11,9 @@ import grpc
 import grpc.aio
 import structlog
 
-from fastrun.service import errors, identity, logs
+from fastrun.service import errors, identity, logs, tracing
 from fastrun.service.errors import ServiceError
+from fastrun.service.tracing import TRACEPARENT, Tracer
 from fastrun.v1.error_pb2 import ErrorReason
 
 log = structlog.get_logger()
@@ -31,10 +33,12 @@ class ServerInterceptor(grpc.aio.ServerInterceptor):
 
     Args:
         authorize: told of each call and its context before it is handled; None: all may do all.
+        tracer: told of each unary call that is a part of a trace.
     """
 
-    def __init__(self, authorize: Authorize | None) -> None:
+    def __init__(self, authorize: Authorize | None, tracer: Tracer) -> None:
         self._authorize = authorize
+        self._tracer = tracer
 
     async def intercept_service(
         self,
@@ -48,6 +52,7 @@ class ServerInterceptor(grpc.aio.ServerInterceptor):
         if handler is None:
             return handler
         request_id = _request_id_of(details.invocation_metadata)
+        traceparent = _traceparent_of(details.invocation_metadata)
 
         def begin(context: _Context) -> None:
             _bind(request_id)
@@ -63,6 +68,8 @@ class ServerInterceptor(grpc.aio.ServerInterceptor):
         else:
             kind = "stream_unary" if handler.request_streaming else "unary_unary"
             inner, make = getattr(handler, kind), getattr(grpc, f"{kind}_rpc_method_handler")
+            if traceparent:
+                inner = self._traced(inner, details.method.rpartition("/")[2], traceparent)
             guarded = _guard(inner, begin)
         result: grpc.RpcMethodHandler[Any, Any] = make(
             guarded,
@@ -70,6 +77,29 @@ class ServerInterceptor(grpc.aio.ServerInterceptor):
             response_serializer=handler.response_serializer,
         )
         return result
+
+    def _traced(
+        self, inner: Callable[..., Awaitable[Any]], name: str, traceparent: str
+    ) -> Callable[..., Awaitable[Any]]:
+        async def run(request: Any, context: _Context) -> Any:
+            span = self._tracer.begin(traceparent, time.monotonic())
+            tracing.bind(span.traceparent)
+            failure = "cancelled"
+            try:
+                result = await inner(request, context)
+                failure = ""
+                return result
+            except ServiceError as error:
+                failure = errors.reason_name(error.detail.reason)
+                raise
+            except Exception:
+                failure = "crashed"
+                raise
+            finally:
+                facts = {"failure": failure} if failure else {}
+                self._tracer.end(span, name, time.monotonic(), facts, failed=bool(failure))
+
+        return run
 
 
 def _guard(inner: Callable[..., Awaitable[Any]], begin: _Begin) -> Callable[..., Any]:
@@ -144,3 +174,7 @@ def _request_id_of(metadata: Any) -> str | None:
         if key == REQUEST_ID and isinstance(value, str) and _REQUEST_ID_FORM.fullmatch(value):
             return value
     return None
+
+
+def _traceparent_of(metadata: Any) -> str:
+    return next((str(value) for key, value in metadata or () if key == TRACEPARENT), "")

@@ -5,7 +5,7 @@ from __future__ import annotations  # grpc's classes are generic in their stubs 
 import asyncio
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -16,6 +16,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 import fastrun
+from fastrun.service import tracing
 from fastrun.service.identity import Role
 from fastrun.service.interceptor import (
     REQUEST_ID,
@@ -24,6 +25,7 @@ from fastrun.service.interceptor import (
     without_certificate,
 )
 from fastrun.service.tls import ClientTls, Tls
+from fastrun.service.tracing import NO_TRACER, TRACEPARENT, Tracer
 
 MAX_MESSAGE_BYTES = 32 << 20
 # What clients without a certificate may send.
@@ -84,7 +86,7 @@ def channel(
         role: whom its certificate has to be of; only with ``tls``.
         tls: what to show and whom to trust; None: plaintext.
     """
-    interceptors = [_RequestIdOut(), _RequestIdOutStream()]
+    interceptors = [_IdsOut(), _IdsOutStream()]
     if tls is None:
         return grpc.aio.insecure_channel(
             address, options=CHANNEL_OPTIONS, interceptors=interceptors
@@ -133,9 +135,12 @@ class RpcServer:
         tls: what it shows and whom it trusts, and each call has to be one that its peer may make:
             see fastrun.service.identity. None: plaintext, and whoever reaches it may do all.
         strangers: its clients have no certificate yet, and may make the few calls for such.
+        tracer: told of each unary call that is a part of a trace.
     """
 
-    def __init__(self, tls: Tls | None = None, *, strangers: bool = False) -> None:
+    def __init__(
+        self, tls: Tls | None = None, *, strangers: bool = False, tracer: Tracer = NO_TRACER
+    ) -> None:
         self._tls = tls
         self._strangers = strangers
         authorize = without_certificate if strangers else by_certificate if tls else None
@@ -145,7 +150,7 @@ class RpcServer:
             options["grpc.max_concurrent_streams"] = MOST_STRANGERS_STREAMS
         self._server = grpc.aio.server(
             options=list(options.items()),
-            interceptors=[ServerInterceptor(authorize)],
+            interceptors=[ServerInterceptor(authorize, tracer)],
             maximum_concurrent_rpcs=MOST_STRANGERS_CALLS if strangers else None,
         )
         self._health = health.aio.HealthServicer() if strangers else _Health()
@@ -217,23 +222,24 @@ class _Health(health.aio.HealthServicer):
         return await super().Check(request, context)
 
 
-def _with_request_id(details: Any) -> Any:
+def _with_ids(details: Any) -> Any:
     request_id = structlog.contextvars.get_contextvars().get("request_id")
-    if not request_id:
+    ids = [(REQUEST_ID, request_id), (TRACEPARENT, tracing.bound())]
+    known = [(name, value) for name, value in ids if value]
+    if not known:
         return details
-    metadata: Sequence[tuple[str, str]] = [*(details.metadata or ()), (REQUEST_ID, request_id)]
-    return details._replace(metadata=grpc.aio.Metadata(*metadata))
+    return details._replace(metadata=grpc.aio.Metadata(*(details.metadata or ()), *known))
 
 
-class _RequestIdOut(grpc.aio.UnaryUnaryClientInterceptor):
+class _IdsOut(grpc.aio.UnaryUnaryClientInterceptor):
     async def intercept_unary_unary(
         self, continuation: Any, client_call_details: Any, request: Any
     ) -> Any:
-        return await continuation(_with_request_id(client_call_details), request)
+        return await continuation(_with_ids(client_call_details), request)
 
 
-class _RequestIdOutStream(grpc.aio.UnaryStreamClientInterceptor):
+class _IdsOutStream(grpc.aio.UnaryStreamClientInterceptor):
     async def intercept_unary_stream(
         self, continuation: Any, client_call_details: Any, request: Any
     ) -> Any:
-        return await continuation(_with_request_id(client_call_details), request)
+        return await continuation(_with_ids(client_call_details), request)

@@ -6,6 +6,7 @@ import pytest
 import structlog
 
 from fastrun.service import leases
+from fastrun.service.tracing import NO_TRACER
 from fastrun.v1.error_pb2 import ErrorReason
 from fastrun.v1.scheduler_pb2 import EdgeMessage, LeaseClaims, WorkerReport
 from scheduler.config import Config
@@ -61,7 +62,7 @@ class Link:
 class Desk:
     """One scheduler with a clock that only moves when told to."""
 
-    def __init__(self, **settings):
+    def __init__(self, tracer=NO_TRACER, **settings):
         self.now = 1000.0
         self.wall_s = 1_800_000_000.0
         self.numbers = 0
@@ -84,7 +85,9 @@ class Desk:
             used=lambda *figures: self._record(self.used, *figures),
             failing=self.failing.append,
         )
-        self.sessions = Sessions(Config(**settings), now=self.now, chance=chance, recorder=recorder)
+        self.sessions = Sessions(
+            Config(**settings), now=self.now, chance=chance, recorder=recorder, tracer=tracer
+        )
         if not settings["warm_up_s"]:
             self.sessions.tick(self.now)
 
