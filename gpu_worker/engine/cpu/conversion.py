@@ -6,6 +6,7 @@ written beside the file.
 """
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -29,7 +30,11 @@ def convert(gguf: Path, folder: Path) -> None:
         ModelError: the converter refused the file.
     """
     link = folder / "model.gguf"
-    link.symlink_to(gguf)
+    # The converter opens it for writing, and writes nothing. In an image it is somebody else's.
+    if os.access(gguf, os.W_OK):
+        link.symlink_to(gguf)
+    else:
+        shutil.copyfile(gguf, link)
     with tempfile.TemporaryFile() as errors:
         # As safe as the worker itself from modules in the working directory.
         safe = ["-P"] if sys.flags.safe_path else []

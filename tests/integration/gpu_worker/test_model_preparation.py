@@ -1,5 +1,6 @@
 """From a model file to something the engine loads, with the real converter."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -141,3 +142,31 @@ def test_scripted_engine_needs_no_package():
         "import gpu_worker.engine.scripted"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+CONVERT = """
+import sys
+from pathlib import Path
+
+from gpu_worker.engine.cpu.conversion import convert
+
+convert(Path(sys.argv[1]), Path(sys.argv[2]))
+"""
+
+
+def test_converts_what_may_only_be_read(tmp_path):
+    """A file that the worker may not write, such as one of its image, is converted all the same."""
+    gguf, result = tmp_path / "tiny.gguf", tmp_path / "result"
+    shutil.copyfile(GGUF, gguf)
+    gguf.chmod(0o444)
+    result.mkdir()
+    # Root may write whatever it likes, unless that is taken from it.
+    humble = ["setpriv", "--bounding-set=-dac_override"] if os.geteuid() == 0 else []
+    command = [*humble, sys.executable, "-c", CONVERT, str(gguf), str(result)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in result.iterdir()) == [
+        "openvino_model.bin",
+        "openvino_model.xml",
+    ]
+    assert gguf.read_bytes() == GGUF.read_bytes()
