@@ -65,6 +65,7 @@ class SchedulerLink:
         """
         self.catalogue = Catalogue()
         self._edge_id = edge_id
+        self._version = fastrun.__version__  # later on that of what has been installed since
         self._scheduler_timeout_s = scheduler_timeout_s
         self._on_models = on_models
         self._sessions = [
@@ -148,7 +149,7 @@ class SchedulerLink:
                 edge_id=self._edge_id,
                 lease_ids=sorted(self._held),
                 term=self._term,
-                version=fastrun.__version__,
+                version=self._version,
             )
         )
 

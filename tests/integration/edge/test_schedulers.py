@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+import fastrun
 from edge.turns import Turn
 from fastrun.v1.scheduler_pb2 import ModelList
 
@@ -40,6 +41,16 @@ async def test_hello(start, until):
         await until(lambda: len(stack.scheduler.hellos) == 2)
         assert stack.scheduler.hellos[1].edge_id == first.edge_id
         assert stack.scheduler.hellos[1].term == 1
+
+
+async def test_an_edge_is_of_the_version_that_it_began_as(start, until, monkeypatch):
+    """Whatever is installed meanwhile: an upgrade is looked after by what runs."""
+    async with start() as stack:
+        began_as = stack.scheduler.hellos[0].version
+        monkeypatch.setattr(fastrun, "__version__", "9.0.0", raising=False)
+        stack.scheduler.drop_sessions()
+        await until(lambda: len(stack.scheduler.hellos) == 2)
+        assert stack.scheduler.hellos[1].version == began_as
 
 
 async def test_held_leases_are_in_the_hello(start, body, until):
