@@ -21,13 +21,15 @@ CONTENTS: Mapping[str, Sequence[str]] = {
         "docs/operating/placement",
         "docs/operating/*",
     ),
-    "Look up": ("docs/reference/README", "docs/reference/*"),
+    "Look up": ("docs/reference/README",),
     "Understand": ("ARCHITECTURE", "docs/reliability", "docs/performance", "docs/decisions/README"),
     "Change": ("CONTRIBUTING", "CHANGELOG", "tests/standin/README"),
 }
-# These have more pages below them.
+# These have more pages below them, after an option that says how: a page that is not in git can be
+# linked to by the site alone.
 BELOW: Mapping[str, Sequence[str]] = {
-    "docs/decisions/README": ("docs/decisions/*",),
+    "docs/decisions/README": (":hidden:", "docs/decisions/*"),
+    "docs/reference/README": (":titlesonly:", "docs/reference/api", "docs/reference/*"),
 }
 
 
@@ -38,11 +40,13 @@ def toctrees(page: str) -> Iterator[str]:
         page: path from the root of the repository, without its ending.
     """
     if page == "README":
-        yield from (_toctree(names, caption) for caption, names in CONTENTS.items())
+        for caption, pages in CONTENTS.items():
+            yield _toctree(f":hidden:\n:caption: {caption}", pages)
     elif page in BELOW:
-        yield _toctree(BELOW[page], "")
+        option, *pages = BELOW[page]
+        yield _toctree(option, pages)
 
 
-def _toctree(names: Sequence[str], caption: str) -> str:
-    options = [":hidden:", ":glob:", *([f":caption: {caption}"] if caption else [])]
-    return "\n".join(["", "```{toctree}", *options, "", *(f"/{name}" for name in names), "```", ""])
+def _toctree(options: str, pages: Sequence[str]) -> str:
+    names = "\n".join(f"/{page}" for page in pages)
+    return f"\n```{{toctree}}\n:glob:\n{options}\n\n{names}\n```\n"
