@@ -1,6 +1,5 @@
 """`fastrun probe`: the health check of a container, which has no curl."""
 
-import http.client
 from typing import Annotated
 
 import typer
@@ -8,10 +7,9 @@ import typer
 from fastrun.cli.errors import CommandError
 from fastrun.cli.group import group
 from fastrun.cli.output import Json, print_json
+from fastrun.service import probe as service_probe
 
 app = group()
-
-TIMEOUT_S = 2.0
 
 
 @app.command(epilog="Example: fastrun probe 127.0.0.1:9101")
@@ -21,16 +19,9 @@ def probe(
     as_json: Json = False,
 ) -> None:
     """Succeed if the service at an admin port is ready."""
-    connection = http.client.HTTPConnection(address, timeout=TIMEOUT_S)
     try:
-        connection.request("GET", path)
-        response = connection.getresponse()
-        answer = response.read().decode(errors="replace").strip()
-    except (OSError, http.client.HTTPException) as error:
-        raise CommandError(f"nothing answers at {address}: {error}") from error
-    finally:
-        connection.close()
-    if response.status != http.HTTPStatus.OK:
-        raise CommandError(f"{address} is not ready: {answer}")
+        answer = service_probe.probe(address, path)
+    except service_probe.ProbeError as error:
+        raise CommandError(str(error)) from error
     if as_json:
         print_json({"address": address, "answer": answer})

@@ -13,7 +13,7 @@ from auth_service.config import Config as AuthConfig
 from edge.config import Config as EdgeConfig
 from fastrun.cli.app import COMMANDS
 from fastrun.local.certificates import EVERYONE, folder_name
-from fastrun.service import config
+from fastrun.service import config, probe
 from gpu_worker.config import Config as WorkerConfig
 from scheduler.config import Config as SchedulerConfig
 
@@ -71,6 +71,20 @@ def test_every_service_has_a_health_check():
             assert service["restart"] == "no"
         else:
             assert service["healthcheck"]["test"], name
+
+
+def test_health_is_asked_where_the_service_tells_it():
+    """Each service of ours is probed at its own admin port."""
+    for name, service in services().items():
+        listens = [
+            value
+            for variable, value in service.get("environment", {}).items()
+            if variable.endswith("_ADMIN_LISTEN")
+        ]
+        if listens:
+            told = service["healthcheck"]["test"]
+            assert told[:4] == ["CMD", "python", "-m", probe.__name__], name
+            assert told[4].rpartition(":")[2] == listens[0].rpartition(":")[2], name
 
 
 def test_postgres_is_healthy_only_when_others_reach_it():

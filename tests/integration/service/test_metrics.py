@@ -1,5 +1,7 @@
 """The admin port."""
 
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 
@@ -59,3 +61,33 @@ def test_a_taken_port_is_named(admin):
     other = AdminServer(CollectorRegistry(), alive=lambda: None, ready=lambda: None)
     with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}: is the port in use"):
         other.start("127.0.0.1", port)
+
+
+def test_a_probe_succeeds_only_when_ready(admin):
+    """The health check of a container ends with 0 if the service is ready, else it says why."""
+    port, problems = admin
+
+    def probed(*address):
+        command = [sys.executable, "-m", "fastrun.service.probe", *address]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        return done.returncode, done.stderr.strip()
+
+    address = f"127.0.0.1:{port}"
+    assert probed(address) == (0, "")
+    problems["ready"] = "no database"
+    status, said = probed(address)
+    assert status == 1
+    assert said.startswith(f"{address} is not ready: ")
+    assert "no database" in said
+    status, said = probed("127.0.0.1:1")
+    assert status == 1
+    assert said.startswith("nothing answers at 127.0.0.1:1: ")
+
+
+def test_a_probe_imports_little():
+    """It runs every few seconds beside each service, and starts no command line for it."""
+    listed = "import sys, fastrun.service.probe; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", listed], check=True, capture_output=True, text=True
+    )
+    assert not {"typer", "grpc", "structlog", "prometheus_client"} & set(done.stdout.split())
