@@ -17,6 +17,7 @@ from gpu_worker.engine.protocol import (
     EngineError,
     Finish,
     SamplingParams,
+    StepOutput,
 )
 from gpu_worker.engine.scripted import ByteTokenizer, ScriptedEngine
 
@@ -218,6 +219,33 @@ async def test_waiting_request_takes_a_slot_that_frees(subject: Subject):
     for reader in readers:
         reader.cancel()
     await asyncio.gather(*readers, return_exceptions=True)
+
+
+@pytest.mark.parametrize("end", ["enough", "raises"])
+async def test_a_taker_ends_its_own_request_and_no_other(subject: Subject, end: str):
+    """Once it has enough, or has failed, it is asked no more; the steps go on for all others."""
+    alone = await subject.tokens(max_tokens=24, temperature=0)
+    taken: list[list[int]] = []
+
+    def take(output: StepOutput) -> bool:
+        taken.append(output.token_ids)
+        if len(taken) == 3 and end == "raises":
+            raise LookupError("a bug")
+        return len(taken) == 3
+
+    async def ends() -> None:
+        sampling = SamplingParams(max_tokens=2000)
+        await subject.engine.generate(subject.prompt(), sampling, take=take, cache_salt="")
+
+    beside = asyncio.create_task(subject.tokens(max_tokens=24, temperature=0))
+    if end == "raises":
+        with pytest.raises(LookupError):
+            await ends()
+    else:
+        await ends()
+    assert await beside == alone
+    assert len(taken) == 3
+    await subject.until(subject.is_idle)
 
 
 async def test_many_aborts_at_random_moments(subject: Subject):
