@@ -261,7 +261,7 @@ class Admission:
     def expire(self, now: float) -> None:
         """Refuse what has waited as long as it may."""
         for waiting in self.queue.expired(now):
-            self._reject(waiting, self.refusals.why_expired(waiting), now)
+            self._reject(waiting, None, now)
 
     def _why_not(
         self, waiting: Waiting, now: float, *, waits_already: bool
@@ -366,15 +366,22 @@ class Admission:
             choices=waiting.choices,
             edge_id=waiting.edge_id,
         )
-        self.placement.granted(worker, lease.lease_id, waiting.prompt, now)
-        self.leases.grant(lease, slots=worker.slots)
+        try:
+            self.placement.granted(worker, lease.lease_id, waiting.prompt, now)
+            self.leases.grant(lease, slots=worker.slots)
+        except Exception:
+            self.placement.not_granted(worker, lease.lease_id)
+            raise
         self._answers.granted(waiting, lease, worker, now)
 
     def _reject(
-        self, waiting: Waiting, refusal: Reached | ErrorReason.ValueType, now: float
+        self, waiting: Waiting, refusal: Reached | ErrorReason.ValueType | None, now: float
     ) -> None:
+        """Refuse what waits no longer; None: since it has waited as long as it may."""
         try:
             self._left(waiting, now, over=True)
+            if refusal is None:
+                refusal = self.refusals.why_expired(waiting)
             self._answers.rejected(waiting, refusal, now)
         except Exception:
             log.exception("refusal_failed", request_id=waiting.request_id)

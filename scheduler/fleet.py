@@ -266,15 +266,19 @@ class Fleet:
         """One slot of a worker less is held."""
         if worker := self._by_instance.get(lease.instance_id):
             worker.held -= 1
-            worker.load.ended(lease.lease_id)
-            worker.breaker.ended(lease.lease_id)
-            self._rosters[worker.card.model].recount(worker)
+            self.done_with(worker, lease.lease_id)
 
     def tried(self, worker: Worker, lease_id: str, now: float) -> None:
         """Note that a request goes to a worker: to one that has failed, it is the only one."""
         if worker.breaker.opens_until is not None:
             worker.breaker.granted(lease_id)
             self._count(worker, now)
+
+    def done_with(self, worker: Worker, lease_id: str) -> None:
+        """Note that a request is at a worker no more, or never came to it."""
+        worker.load.ended(lease_id)
+        worker.breaker.ended(lease_id)
+        self._rosters[worker.card.model].recount(worker)
 
     def succeeded(self, lease: Lease, now: float) -> None:
         """Note that the worker of a lease has answered its request."""

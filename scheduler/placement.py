@@ -90,6 +90,11 @@ class Placement:
         worker.load.granted(lease_id, Work(prompt.tokens - cached, prompt.tokens), now)
         self._fleet.tried(worker, lease_id, now)
 
+    def not_granted(self, worker: Worker, lease_id: str) -> None:
+        """Put out of mind what a worker does not get, whose lease could not be held after all."""
+        self._withdraw(lease_id)
+        self._fleet.done_with(worker, lease_id)
+
     def ran(self, lease: Lease, usage: Usage | None, now: float) -> None:
         """Learn from how a request ended, before its lease does.
 
@@ -112,13 +117,16 @@ class Placement:
 
     def lease_ended(self, lease: Lease) -> None:
         """One slot less is held; see LeaseBook."""
-        if promise := self._promises.pop(lease.lease_id, None):
-            self.index.settle(promise, None)
+        self._withdraw(lease.lease_id)
         self._fleet.lease_ended(lease)
 
     def end_instance(self, instance_id: str) -> None:
         """Forget what a worker process had cached that is no more."""
         self.index.end_instance(instance_id)
+
+    def _withdraw(self, lease_id: str) -> None:
+        if promise := self._promises.pop(lease_id, None):
+            self.index.settle(promise, None)
 
     # How it is chosen
 

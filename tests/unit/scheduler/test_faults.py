@@ -92,6 +92,40 @@ def test_a_fault_in_a_refusal_is_a_refusal(desk, faults, reasons, monkeypatch):
     assert faults() == ["refusal_failed"] * 2
 
 
+def test_a_fault_in_what_a_wait_ends_with_is_a_refusal(desk, faults, limits, reasons, monkeypatch):
+    """It is told so, and counts as concurrent no longer."""
+    desk.worker()
+    edge = desk.edge()
+    desk.acquire(edge, "r1")
+    desk.acquire(edge, "r2", patience_s=1)
+    monkeypatch.setattr(desk.sessions.admission.refusals, "why_expired", None)
+    desk.pass_time(1)
+    (rejected,) = edge.take("rejected")
+    assert (rejected.request_id, rejected.error.reason) == ("r2", reasons["internal"])
+    assert faults() == ["refusal_failed"]
+    assert limits.in_flight() == {"r1"}
+
+
+def test_a_lease_that_cannot_be_held_leaves_nothing_at_its_worker(new_desk, faults, monkeypatch):
+    """It is no load there, and a worker that was to be tried with it is tried with another one."""
+    desk = new_desk(breaker_failures=1, breaker_open_s=1.0)
+    desk.worker("w1", "i1")
+    edge = desk.edge()
+    desk.tell(edge, worker_failed={"instance_id": "i1"})
+    desk.worker("w2", "i2")
+    desk.acquire(edge, "r1")
+    desk.pass_time(1)
+    prompt = {"prefix_hashes": [1], "prefix_tokens": [512], "prompt_tokens": 600}
+    with monkeypatch.context() as patch:
+        patch.setattr(desk.book, "grant", None)
+        desk.acquire(edge, "r2", **prompt)
+    assert faults() == ["acquire_failed"]
+    failing = desk.sessions.fleet.instance("i1")
+    assert (failing.load.context_tokens, failing.load.settled_backlog) == (0, 0)
+    (granted,) = desk.acquire(edge, "r3", **prompt)
+    assert granted.worker_id == "w1"
+
+
 def test_a_slot_is_free_whatever_its_usage_does(desk, faults, limits):
     """Its worker says so once: a usage that cannot be taken must not hold it for ever."""
     worker, edge = desk.worker(), desk.edge()
