@@ -120,11 +120,11 @@ class Generation:
             self.abort()
 
     def told_to_move(self) -> None:
-        """Tell it now if it moves, however long the engine still holds the request.
+        """Tell it now if it moves, or that it is complete, however long the engine still holds it.
 
         Nothing that the engine makes from here on is told any more.
         """
-        if not self._moving:
+        if self._told_complete() or not self._moving:
             return
         if self._resumable or self._outcome.first_token_s is None:
             text = "this worker stops: go on at another one"
@@ -217,10 +217,9 @@ class Generation:
             reply.replay(self._request.resume_token_ids)
         if reply.reason is None:
             await self._go_on(prompt, reply)
-        if reply.reason is None:
-            raise EngineError("the engine ended this request without a reason")
         self._ending = True
-        self._finish(reply.reason, END_NAMES[reply.reason])
+        if not self._told_complete():
+            raise EngineError("the engine ended this request without a reason")
 
     async def _go_on(self, prompt: Prompt, reply: Reply) -> None:
         """Generate what has not been yet."""
@@ -256,11 +255,15 @@ class Generation:
             self._outcome.end = end
             self._events.finished(reason, self._reply.usage if self._reply else Usage())
 
+    def _told_complete(self) -> bool:
+        """Tell how the reply ended, if it has by itself: then nothing can fail it any more."""
+        if self._reply is None or self._reply.reason is None:
+            return False
+        self._finish(self._reply.reason, END_NAMES[self._reply.reason])
+        return True
+
     def _engine_failed(self, error: EngineError) -> None:
-        """Tell it, unless the reply has come to its end: then it failed nobody."""
-        if self._reply is not None and self._reply.reason is not None:
-            self._finish(self._reply.reason, END_NAMES[self._reply.reason])
-        else:
+        if not self._told_complete():
             self._fail(_reason(error), str(error), "engine_failed")
 
     def _fail(self, reason: ErrorReason.ValueType, message: str, end: str) -> None:

@@ -106,10 +106,15 @@ async def test_a_crash_of_ours_holds_its_slot_as_long_as_the_engine_does(run):
     assert failed.error.reason == ErrorReason.ERROR_REASON_INTERNAL
 
 
-async def test_an_engine_that_dies_fails_nothing_that_was_told_in_full(run):
-    """What had come to its end by then ended well, and nobody does it again elsewhere."""
+@pytest.mark.parametrize("cause", ["the engine dies", "a drain runs out of time"])
+async def test_what_was_told_in_full_neither_fails_nor_moves(run, cause):
+    """It has ended well, however long the engine holds it, and nobody does it again elsewhere."""
     complete = await run()
-    complete.generation.fail(EngineDeadError("it died"))
+    if cause == "the engine dies":
+        complete.generation.fail(EngineDeadError("it died"))
+    else:
+        complete.generation.move()
+        complete.generation.told_to_move()
     accepted, delta, finished = complete.told()
     assert accepted.prompt_tokens == finished.usage.prompt_tokens
     assert delta.content == "well "
