@@ -55,7 +55,10 @@ async def test_metrics(start, body):
         await stack.client.post(CHAT, json=body())
         async with httpx.AsyncClient() as client:
             page = (await client.get(f"http://127.0.0.1:{stack.admin_port}/metrics")).text
-        assert 'fastrun_edge_requests_total{endpoint="chat",model="test/model",status="200"} 1.0' in page
+        assert (
+            'fastrun_edge_requests_total{endpoint="chat",model="test/model",status="200"} 1.0'
+            in page
+        )
         assert 'fastrun_edge_tokens_total{kind="completion",model="test/model"} 4.0' in page
         assert "acc_1" not in page
 
