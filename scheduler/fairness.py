@@ -184,8 +184,9 @@ class FairLine:
         """Yield whom the next slot may be for, the head first.
 
         Each account is passed over at most until another has had as much more as its next request
-        costs, and nobody is by one that came more than TOGETHER_S later: else a large request would
-        wait for as long as small ones keep coming, and be refused in the end.
+        costs, and nobody is by one that came more than TOGETHER_S later, or when half of the wait's
+        time was over: else a large request would wait for as long as small ones keep coming, and be
+        refused in the end.
         """
         limit = latest = math.inf
         for round_, *_, lane in self._order:
@@ -193,7 +194,8 @@ class FairLine:
                 return
             first = lane.places[0]
             limit = min(limit, round_ + first.tokens)
-            latest = min(latest, first.arrived_at + TOGETHER_S)
+            half_time = (first.arrived_at + first.deadline) / 2
+            latest = min(latest, first.arrived_at + TOGETHER_S, half_time)
             for place in lane.places:
                 if place.arrived_at > latest:
                     break

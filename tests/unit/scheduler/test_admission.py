@@ -1,5 +1,7 @@
 """Grants, waits and refusals."""
 
+import pytest
+
 from fastrun.service import leases
 
 AT_CAPACITY = "all backends for this model are at capacity"
@@ -65,13 +67,14 @@ def test_a_slot_goes_to_whose_prompt_is_cached_there(desk):
     assert finish(other) == [("r3", other.worker_id)]
 
 
-def test_a_large_request_is_not_kept_waiting_by_small_ones_that_keep_coming(desk):
+@pytest.mark.parametrize("patience_s", [2, 10])
+def test_a_large_request_is_not_kept_waiting_by_small_ones_that_keep_coming(desk, patience_s):
     """Where its prompt is cached no slot becomes free: it gets another one before it is too late."""
     workers, edge = {"w1": desk.worker("w1", "i1"), "w2": desk.worker("w2", "i2")}, desk.edge()
     prompt = {"prefix_hashes": [1], "prefix_tokens": [3000], "prompt_tokens": 3000}
     desk.acquire(edge, "running", account_id="other", **prompt)
     (last,) = desk.acquire(edge, "small", account_id="busy", token_estimate=100)
-    desk.acquire(edge, "large", token_estimate=100_000, **prompt)
+    desk.acquire(edge, "large", patience_s=patience_s, token_estimate=100_000, **prompt)
     served, number = "", 0
     while served != "large":
         number += 1

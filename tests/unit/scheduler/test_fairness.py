@@ -27,7 +27,7 @@ def place(account_id, tokens=10, *, arrived_at=0.0, begun=False, home="anywhere"
         front=False,
         arrived_at=arrived_at,
         asked_at=arrived_at,
-        deadline=10.0,
+        deadline=arrived_at + 2 * TOGETHER_S,
         number=number,
         tokens=tokens,
         begun=begun,
