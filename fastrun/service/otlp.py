@@ -9,6 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
@@ -84,7 +85,8 @@ class OtlpTracer:
 
         def shut_down() -> None:
             self._processor.shutdown()  # type: ignore[no-untyped-call]
-            loop.call_soon_threadsafe(done.set)
+            with suppress(RuntimeError):  # the loop has ended: nobody waits any more
+                loop.call_soon_threadsafe(done.set)
 
         threading.Thread(target=shut_down, name="otlp-shutdown", daemon=True).start()
         try:
