@@ -52,6 +52,9 @@ def setup(app: Sphinx) -> None:
 def write_references(folder: Path) -> None:
     """Write the pages of the API and the protos, those only that have changed."""
     pages = {"api": api_reference.render(release), **proto_reference.render(ROOT / "protos")}
+    for page in folder.glob("*.md"):
+        if page.stem not in ("README", *pages):
+            page.unlink()  # of a proto that is no more
     for name, text in pages.items():
         page = folder / f"{name}.md"
         if not page.exists() or page.read_text(encoding="utf-8") != text:
