@@ -53,7 +53,8 @@ class Config(TlsSettings, frozen=True, kw_only=True):
     # How many requests run at once.
     slots: Positive = 32
 
-    # CPU engine: f32 gives the same answer alone, batched, cached and resumed; fast is bf16.
+    # CPU engine: f32 gives the same answer alone, batched, cached and resumed; fast
+    # is bf16 and 8-bit integers.
     precision: Literal["f32", "fast"] = "f32"
     # CPU engine: upper bound of the KV cache, whose memory is taken as it is first used.
     kv_cache_mib: Positive = 1024

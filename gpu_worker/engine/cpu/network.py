@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from gpu_worker.engine.cpu.batch import Row
 from gpu_worker.engine.cpu.runtime import import_openvino
+from gpu_worker.engine.cpu.zero_points import use_whole_zero_points
 
 Precision = Literal["exact", "fast"]
 
@@ -62,6 +63,8 @@ class PagedNetwork:
         self._openvino = import_openvino()
         core = self._openvino.Core()
         graph = core.read_model(model)
+        if precision == "fast":
+            use_whole_zero_points(graph)
         add_paged_attention(graph)
         self._compiled = core.compile_model(
             graph,

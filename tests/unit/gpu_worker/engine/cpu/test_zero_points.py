@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpu_worker.engine.cpu.runtime import import_openvino
-from gpu_worker.engine.cpu.zero_points import restore_zero_points
+from gpu_worker.engine.cpu.zero_points import restore_zero_points, use_whole_zero_points
 
 ROWS, WIDTH = 6, 64
 ORDER = [3, 0, 5, 1, 4, 2]  # the reader reorders the rows of some matrices
@@ -18,7 +18,7 @@ def quantized():
     random = np.random.default_rng(0)
     quants = random.integers(0, 16, (ROWS, 2, 32)).astype(np.uint8)
     scales = random.uniform(0.01, 0.02, (ROWS, 2)).astype(np.float16)
-    minima = -random.uniform(0.02, 0.2, (ROWS, 2)).astype(np.float16)
+    minima = -random.uniform(0.02, 0.14, (ROWS, 2)).astype(np.float16)
     return quants, scales, minima
 
 
@@ -43,7 +43,7 @@ def save(path, quants, scales, zero_points):
     from openvino import opset13 as operators  # noqa: PLC0415 - after import_openvino
 
     def unpacked(values):
-        compressed = operators.convert(operators.constant(values.astype(np.uint8)), "u4")
+        compressed = operators.constant(values.astype(np.uint8), dtype=openvino.Type.u4)
         return operators.convert(compressed, np.float16)
 
     difference = operators.subtract(unpacked(quants), unpacked(zero_points))
@@ -56,10 +56,22 @@ def save(path, quants, scales, zero_points):
     openvino.save_model(openvino.Model([product], [vector]), path, compress_to_fp16=False)
 
 
-def multiply(path, vectors):
+def multiply(model, vectors):
     core = import_openvino().Core()
-    compiled = core.compile_model(core.read_model(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     return compiled(vectors)[0]
+
+
+def zero_points(graph):
+    """Return the type of every zero point in a graph."""
+    found = []
+    for node in graph.get_ops():
+        if node.get_type_name() == "Subtract":
+            source = node.input_value(1).get_node()
+            if source.get_type_name() == "Convert":
+                source = source.input_value(0).get_node()
+            found.append(source.get_element_type().get_type_name())
+    return found
 
 
 def test_product_is_that_of_the_file_s_weights(tmp_path, gguf, quantized):
@@ -84,3 +96,40 @@ def test_other_matrices_stay(tmp_path, gguf, quantized):
     before = model.read_bytes()
     assert restore_zero_points(model, gguf) == 0
     assert model.read_bytes() == before
+
+
+def test_whole_zero_points_keep_the_weights(tmp_path, gguf, quantized):
+    """Made integers, zero points move no weight by more than a 32nd of its quantization step."""
+    quants, scales, minima = quantized
+    model = tmp_path / "openvino_model.xml"
+    save(model, quants, scales, np.full((ROWS, 2, 1), 8))
+    restore_zero_points(model, gguf)
+    graph = import_openvino().Core().read_model(model)
+    assert zero_points(graph) == ["f16"]
+    assert use_whole_zero_points(graph) == 1
+    assert zero_points(graph) == ["u8"]
+    exact = quants * scales[..., None].astype(np.float32) + minima[..., None].astype(np.float32)
+    moved = np.abs(multiply(graph, np.eye(WIDTH, dtype=np.float32)).T - exact.reshape(ROWS, WIDTH))
+    assert (moved.reshape(ROWS, 2, 32) <= scales[..., None].astype(np.float32) / 31).all()
+
+
+def test_zero_points_beyond_a_byte_stay(tmp_path, gguf, quantized):
+    """A matrix whose zero points lie outside of its quants stays as it is."""
+    quants, scales, _ = quantized
+    model = tmp_path / "openvino_model.xml"
+    save(model, quants, scales, np.full((ROWS, 2, 1), 8))
+    content = gguf.read_bytes()
+    # The last block of the file: its scale, its minimum, its quants.
+    gguf.write_bytes(content[:-18] + np.float16(0.01).tobytes() + content[-16:])
+    restore_zero_points(model, gguf)
+    graph = import_openvino().Core().read_model(model)
+    assert use_whole_zero_points(graph) == 0
+    assert zero_points(graph) == ["f16"]
+
+
+def test_zero_points_that_are_whole_already_stay(tmp_path, quantized):
+    """A matrix that nothing was restored in keeps its quants of four bits."""
+    quants, scales, _ = quantized
+    model = tmp_path / "openvino_model.xml"
+    save(model, quants, scales, np.full((ROWS, 2, 1), 8))
+    assert use_whole_zero_points(import_openvino().Core().read_model(model)) == 0
