@@ -83,7 +83,7 @@ def lose(run, how, words):
 @pytest.mark.parametrize("how", ["dies", "engine dies", "fails", "moves", "is silent"])
 async def test_an_answer_goes_on(start, body, until, how, stream):
     """It is told once and whole, with the prompt as counted first, and leaves one record."""
-    async with start(workers=2, silence_timeout_s=0.3) as up:
+    async with start(workers=2, silence_timeout_s=1 if how == "is silent" else 60) as up:
         up.worker.script = lambda run: lose(run, how, 3) if len(up.worker.runs) == 1 else end(run)
         up.workers[1].script = end
         text, usage = await ask(up, body, stream=stream)
@@ -349,7 +349,7 @@ async def test_which_failures_speak_against_a_worker(start, body, until, reason,
 @pytest.mark.parametrize("words", [0, 2])
 async def test_silence_speaks_against_a_worker_before_its_first_token(start, body, words):
     """A worker that brings no first token is at fault; one that falls silent later is not told."""
-    async with start(workers=2, first_delta_timeout_s=0.2, silence_timeout_s=0.2) as up:
+    async with start(workers=2, first_delta_timeout_s=0.5, silence_timeout_s=0.5) as up:
         up.worker.script = lambda run: tell(run, words) if words else run.accept()
         up.workers[1].script = end
         text, _ = await ask(up, body)

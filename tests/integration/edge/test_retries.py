@@ -132,7 +132,7 @@ async def test_worker_comes_back(start, body):
 
 async def test_silence_before_the_first_delta(start, body):
     """A worker that says nothing is aborted and another one is tried."""
-    async with start(workers=2, first_delta_timeout_s=0.3) as stack:
+    async with start(workers=2, first_delta_timeout_s=1) as stack:
         stack.worker.script = lambda run: run.accept()
         response = await stack.client.post(CHAT, json=body())
         assert response.status_code == 200
@@ -148,7 +148,8 @@ def last_event(text):
 @pytest.mark.parametrize("writer", ["push", "response"])
 async def test_failure_in_mid_stream(start, body, how, writer):
     """After the first delta a failure is one error event; then the stream ends, without [DONE]."""
-    async with start(workers=2, silence_timeout_s=0.3, stream_writer=writer) as stack:
+    silence_s = 1 if how == "is silent" else 60
+    async with start(workers=2, silence_timeout_s=silence_s, stream_writer=writer) as stack:
 
         def script(run):
             run.accept()
@@ -178,7 +179,7 @@ async def test_failure_in_mid_stream(start, body, how, writer):
 @pytest.mark.parametrize("how", ["fails", "dies", "is silent"])
 async def test_failure_of_a_begun_plain_reply(start, body, how):
     """A plain reply has shown nothing, so it is generated anew elsewhere, with the same seed."""
-    async with start(workers=2, silence_timeout_s=0.3) as stack:
+    async with start(workers=2, silence_timeout_s=1 if how == "is silent" else 60) as stack:
 
         def script(run):
             run.accept()
