@@ -5,6 +5,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+from edge import schema_words
 from edge.samples import BASE_URL, samples
 
 Json = dict[str, Any]
@@ -84,7 +85,7 @@ def _operation(document: Json, path: str, method: str, operation: Json) -> str:
         f"<p>{_prose(operation['description'])}</p>",
     ]
     if asked:
-        name = _name_of(asked["schema"])
+        name = schema_words.name_of(asked["schema"])
         parts += ["<h3>Request</h3>", _fields(document["components"]["schemas"][name])]
     found = operation["responses"]["200"]["content"]
     kinds = " · ".join(
@@ -135,25 +136,11 @@ def _errors(responses: Json) -> str:
 
 
 def _type(schema: Json) -> str:
-    """Say in words what a schema takes; null goes without saying, as it is the same as absent."""
-    if "$ref" in schema:
-        name = _name_of(schema)
-        return f'<a href="#{name}">{name}</a>'
-    if "anyOf" in schema:
-        kinds = [each for each in schema["anyOf"] if each != {"type": "null"}]
-        return " or ".join(_type(each) for each in kinds)
-    if "enum" in schema:
-        return ", ".join(f"<code>{escape(str(each))}</code>" for each in schema["enum"])
-    if schema.get("type") == "array":
-        most = f"at most {schema['maxItems']} " if "maxItems" in schema else ""
-        return f"list of {most}{_type(schema['items'])}"
-    if "minimum" in schema and "maximum" in schema:
-        return f"{schema['type']} from {schema['minimum']} to {schema['maximum']}"
-    return escape(str(schema.get("type", "any value")))
-
-
-def _name_of(schema: Json) -> str:
-    return str(schema["$ref"]).rpartition("/")[2]
+    return schema_words.type_of(
+        schema,
+        code=lambda value: f"<code>{escape(value)}</code>",
+        link=lambda name: f'<a href="#{name}">{name}</a>',
+    )
 
 
 def _prose(text: str) -> str:

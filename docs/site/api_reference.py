@@ -5,6 +5,7 @@ from typing import Any
 
 from markdown_text import code, prose, table
 
+from edge import schema_words
 from edge.openapi import openapi
 from edge.samples import samples
 
@@ -42,7 +43,7 @@ def _operation(document: Json, route: str, operation: Json) -> str:
     parts = [f"## {operation['summary']}\n", f"`{route}`\n", prose(operation["description"]) + "\n"]
     asked = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
     if asked:
-        schema = document["components"]["schemas"][_name_of(asked["schema"])]
+        schema = document["components"]["schemas"][schema_words.name_of(asked["schema"])]
         parts += ["**Request**\n", _fields(schema)]
     if parameters := operation.get("parameters"):
         rows = [(f"`{each['name']}`", each["in"]) for each in parameters]
@@ -105,22 +106,8 @@ def _fields(schema: Json) -> str:
 
 
 def _type(schema: Json) -> str:
-    """Say in words what a schema takes; null goes without saying, as it is the same as absent."""
-    if "$ref" in schema:
-        name = _name_of(schema)
-        return f"[{name}](#{name.lower()})"
-    if "anyOf" in schema:
-        kinds = [each for each in schema["anyOf"] if each != {"type": "null"}]
-        return " or ".join(_type(each) for each in kinds)
-    if "enum" in schema:
-        return ", ".join(f"`{each}`" for each in schema["enum"])
-    if schema.get("type") == "array":
-        most = f"at most {schema['maxItems']} " if "maxItems" in schema else ""
-        return f"list of {most}{_type(schema['items'])}"
-    if "minimum" in schema and "maximum" in schema:
-        return f"{schema['type']} from {schema['minimum']} to {schema['maximum']}"
-    return str(schema.get("type", "any value"))
-
-
-def _name_of(schema: Json) -> str:
-    return str(schema["$ref"]).rpartition("/")[2]
+    return schema_words.type_of(
+        schema,
+        code=lambda value: f"`{value}`",
+        link=lambda name: f"[{name}](#{name.lower()})",
+    )
