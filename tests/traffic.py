@@ -191,17 +191,21 @@ class Records:
         return await asyncpg.connect(dsn, timeout=2)
 
     async def recorded(self, account_id: str) -> tuple[list[str], int]:
-        """The request ids of an account's usage, and how many requests its sums have."""
+        """The request ids of an account's usage, and how many requests its sums have.
+
+        Both are of one moment: records arrive while this looks.
+        """
         connection = await self.connect()
         try:
-            rows = await connection.fetch(
-                "select request_id from usage_records where account_id = $1", account_id
-            )
-            total = await connection.fetchval(
-                "select coalesce(sum(requests), 0)::bigint from usage_days"
-                " where account_id = $1 and key_id = ''",
-                account_id,
-            )
+            async with connection.transaction(isolation="repeatable_read", readonly=True):
+                rows = await connection.fetch(
+                    "select request_id from usage_records where account_id = $1", account_id
+                )
+                total = await connection.fetchval(
+                    "select coalesce(sum(requests), 0)::bigint from usage_days"
+                    " where account_id = $1 and key_id = ''",
+                    account_id,
+                )
         finally:
             await connection.close()
         return [row["request_id"] for row in rows], total
