@@ -15,7 +15,6 @@ import grpc.aio
 import structlog
 
 from edge.turns import Grant
-from fastrun.service.logs import trace
 from fastrun.service.streams import DuplexStream
 from fastrun.v1 import worker_pb2_grpc
 from fastrun.v1.error_pb2 import ErrorDetail, ErrorReason
@@ -180,8 +179,8 @@ class Attach:
                 reason = await self._run()
             else:
                 reason = "the worker accepts no connection"
-        except Exception as error:  # noqa: BLE001 - whatever it was, everyone on it is told
-            log.error("attach_failed", trace=trace(error))  # noqa: TRY400 - no content in logs
+        except Exception:
+            log.exception("attach_failed")
             reason = "an event could not be taken"
         finally:
             self._task = self._stream = None
@@ -222,8 +221,9 @@ class Attach:
             return
         try:
             self._hand_out(call, item.event)
-        except Exception as error:  # noqa: BLE001 - it is one request's, and ends no other
-            log.error("sink_failed", stream_id=call.stream_id, trace=trace(error))  # noqa: TRY400 - no content in logs
+        except Exception:
+            # It is one request's, and ends no other.
+            log.exception("sink_failed", stream_id=call.stream_id)
             call.abort()
 
     def _hand_out(self, call: Call, event: GenerateEvent) -> None:

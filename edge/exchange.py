@@ -13,7 +13,6 @@ from edge.http_server import REQUEST_ID, SERVER, refusal_response
 from edge.usage_lines import Ending, Status
 from fastrun.service.api_key import well_formed
 from fastrun.service.errors import ServiceError
-from fastrun.service.logs import trace
 from fastrun.service.tracing import UNTRACED, Span
 
 log = structlog.get_logger()
@@ -101,7 +100,7 @@ class Exchange:
         """Note a failure for the log, and say what the client is told of it."""
         refusal = refusal_of(error)
         if not isinstance(error, (Refusal, ServiceError)):
-            log.error("request_failed", trace=trace(error))
+            log.error("request_failed", exc_info=error)
         self.facts["failure"] = refusal.reason
         return refusal
 

@@ -20,7 +20,6 @@ from aiohttp.http_exceptions import LineTooLong
 from aiohttp.http_parser import RawRequestMessage
 
 from edge.errors import INTERNAL, Refusal
-from fastrun.service.logs import trace
 
 log = structlog.get_logger()
 
@@ -180,8 +179,7 @@ class Connection(web.RequestHandler):
                 remote=request.remote,
             )
         else:
-            where = trace(exc) if exc is not None else None
-            log.error("handler_failed", request_id=request_id, trace=where)
+            log.error("handler_failed", request_id=request_id, exc_info=exc)
             refusal = Refusal(500, INTERNAL)
         response = refusal_response(refusal, {REQUEST_ID: request_id})
         response.force_close()

@@ -16,7 +16,6 @@ from edge.usage_link import UsageLink
 from edge.usage_records import message, settled
 from edge.usage_spool import Spool
 from fastrun.service.errors import ServiceError
-from fastrun.service.logs import trace
 from fastrun.service.streams import backoff_s
 from fastrun.v1.error_pb2 import ErrorReason
 
@@ -102,10 +101,10 @@ class UsageDelivery:
                 failures += 1
                 if failures == 1:
                     log.warning("usage_delivery_failed", reason=error.detail.message)
-            except Exception as error:  # noqa: BLE001 - whatever it was, it is tried again
+            except Exception:
                 failures += 1
                 if failures == 1:
-                    log.error("usage_delivery_broken", trace=trace(error))  # noqa: TRY400 - no content in logs
+                    log.exception("usage_delivery_broken")
             await asyncio.sleep(backoff_s(failures) if failures else self._interval_s)
 
     async def _round(self) -> None:

@@ -12,7 +12,6 @@ from concurrent.futures import Executor
 import msgspec
 import structlog
 
-from fastrun.service import logs
 from fastrun.service.errors import ServiceError
 from fastrun.v1.error_pb2 import ErrorReason
 from fastrun.v1.generation_pb2 import FinishReason, GenerateRequest, Usage
@@ -156,12 +155,10 @@ class Generation:
         except EngineError as error:
             self._outcome.error = error
             self._engine_failed(error)
-        except Exception as error:  # noqa: BLE001 - a bug of ours is this request's end alone
+        except Exception as error:
+            # A bug of ours is this request's end alone.
             self._outcome.error = error
-            # Without messages, which may quote a prompt.
-            log.error(  # noqa: TRY400 - see above
-                "request_crashed", request_id=self._request.request_id, trace=logs.trace(error)
-            )
+            log.exception("request_crashed", request_id=self._request.request_id)
             self._fail(ErrorReason.ERROR_REASON_INTERNAL, "internal error of the worker", "crashed")
         self._outcome.usage = self._reply.usage if self._reply else None
         self._outcome.duration_s = self._clock() - self._began_at

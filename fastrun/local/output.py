@@ -19,7 +19,7 @@ _SHOWN_LEVELS = ("warning", "error", "critical")
 # grpcurl's options, and the files of an identity.
 _GRPCURL_FILES = (("cacert", "ca"), ("cert", "cert"), ("key", "key"))
 _GRPCURL_CALL = "fastrun.v1.SchedulerService/ListModels"
-_HIDDEN_FIELDS = ("event", "level", "logger", "service", "timestamp", "exception", "trace")
+_HIDDEN_FIELDS = ("event", "level", "logger", "service", "timestamp", "trace")
 # What a worker says while it makes a model ready: phase and percent, or neither at the last step.
 PROGRESS_EVENTS = ("model_preparing", "model_loading")
 

@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 import structlog
 
-from fastrun.service import errors, identity, logs, tracing
+from fastrun.service import errors, identity, tracing
 from fastrun.service.errors import ServiceError
 from fastrun.service.tracing import TRACEPARENT, Tracer
 from fastrun.v1.error_pb2 import ErrorReason
@@ -136,7 +136,7 @@ async def _fail(context: _Context, error: Exception) -> None:
         raise error
     if isinstance(error, ServiceError):
         await errors.abort(context, error)
-    log.error("call_failed", trace=logs.trace(error))
+    log.error("call_failed", exc_info=error)
     await errors.abort(
         context, ServiceError(ErrorReason.ERROR_REASON_INTERNAL, "internal error, see the logs")
     )

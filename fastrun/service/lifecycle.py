@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from fastrun.service import parent
+from fastrun.service import logs, parent
 
 log = structlog.get_logger()
 
@@ -59,6 +59,7 @@ def run(
 
 
 async def _live(make: Callable[[], Service], grace_s: float, ended: asyncio.Event) -> int:
+    asyncio.get_running_loop().set_exception_handler(logs.on_loop_error)
     stopping = _signals()
     try:
         service = make()

@@ -1,6 +1,10 @@
-"""Logs as structured events: console on a terminal, JSON lines elsewhere, one formatter for all."""
+"""Logs as structured events: console on a terminal, JSON lines elsewhere, one formatter for all.
 
-import io
+Of an exception that is logged, by ours or by a library, the formatter tells where it came from and
+never its message, which may quote a client.
+"""
+
+import asyncio
 import json
 import logging
 import sys
@@ -13,8 +17,9 @@ import structlog
 
 from fastrun.service.terminal import printable, printable_lines
 
+log = structlog.get_logger()
+
 LEVELS = ("debug", "info", "warning", "error")
-_RENDERED_LATER = ("exc_info", "stack")  # by the console renderer, of lines of their own
 
 
 def configure(service: str, *, level: str = "info", stream: TextIO | None = None) -> None:
@@ -33,16 +38,14 @@ def configure(service: str, *, level: str = "info", stream: TextIO | None = None
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),
+        traced,
         _named(service),
     ]
     renderers: list[structlog.typing.Processor]
     if stream.isatty():
-        renderers = [_printable, structlog.dev.ConsoleRenderer(exception_formatter=_plain_trace)]
+        renderers = [_printable, structlog.dev.ConsoleRenderer()]
     else:
-        renderers = [
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(serializer=_dumps),
-        ]
+        renderers = [structlog.processors.JSONRenderer(serializer=_dumps)]
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -93,19 +96,48 @@ class _Lines:
         return _LineLogger(self._stream, self._named(*names).name)
 
 
+def on_loop_error(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log what an event loop has caught: its own words have the values of a callback."""
+    reason = context["message"].partition("(")[0]
+    log.error("callback_failed", reason=reason, exc_info=context.get("exception"))
+
+
 def trace(error: BaseException) -> str:
     """Say where an error came from: its traceback without messages, which may quote a client."""
+    return "\n".join(_frames(each) for each in reversed(_causes(error)))
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    """Return an error and all that it came from, the last first."""
     causes: list[BaseException] = []
-    each: BaseException | None = error
-    while each is not None and each not in causes:
+    found: list[BaseException | None] = [error]
+    while found:
+        each = found.pop()
+        if each is None or each in causes:
+            continue
         causes.append(each)
         hidden = None if each.__suppress_context__ else each.__context__
-        each = each.__cause__ or hidden
-    return "\n".join(_frames(cause) for cause in reversed(causes))
+        found.append(each.__cause__ or hidden)
+        if isinstance(each, BaseExceptionGroup):
+            found += each.exceptions
+    return causes
 
 
 def _frames(error: BaseException) -> str:
     return "".join(traceback.format_tb(error.__traceback__)) + type(error).__qualname__
+
+
+def traced(
+    _logger: Any, _method: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """Put where an exception came from in its place: a processor of structlog."""
+    info = event.pop("exc_info", None)
+    if info is True:
+        info = sys.exc_info()
+    error = info[1] if isinstance(info, tuple) else info
+    if isinstance(error, BaseException):
+        event["trace"] = trace(error)
+    return event
 
 
 def _named(service: str) -> structlog.typing.Processor:
@@ -122,19 +154,21 @@ def _printable(
     _logger: Any, _method: str, event: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:
     """Make text of clients, also where it stands within another value, harmless to a terminal."""
-    return {
+    shown = {
         name: value
-        if name in _RENDERED_LATER or isinstance(value, int | float | None)
+        if isinstance(value, int | float | None)
         else printable(value if isinstance(value, str) else repr(value))
         for name, value in event.items()
     }
+    for name, shown_as in _BLOCKS.items():
+        if name in shown:
+            del shown[name]
+            shown[shown_as] = printable_lines(event[name])
+    return shown
 
 
-def _plain_trace(stream: TextIO, exc_info: structlog.typing.ExcInfo) -> None:
-    """Write a trace without local variables, among which are prompts and keys."""
-    trace = io.StringIO()
-    structlog.dev.plain_traceback(trace, exc_info)
-    stream.write(printable_lines(trace.getvalue()))
+_BLOCKS = {"stack": "stack", "trace": "exception"}
+"""Values of several lines, and as what the console renderer puts them on lines of their own."""
 
 
 def _dumps(event: Any, **_options: Any) -> str:

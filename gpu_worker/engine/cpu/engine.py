@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import structlog
 
-from fastrun.service import logs
 from gpu_worker.engine.cpu.batch import ContinuousBatch
 from gpu_worker.engine.cpu.blocks import BlockPool
 from gpu_worker.engine.cpu.grammar_compiler import GrammarCompiler
@@ -353,7 +352,7 @@ class CpuEngine:
     def _fail(self, failed: tuple[_Stream, Exception]) -> None:
         stream, error = failed
         if not isinstance(error, GrammarError):
-            log.error("sampling_failed", trace=logs.trace(error))
+            log.error("sampling_failed", exc_info=error)
             error = EngineError(f"this request could not be sampled: {error}")
         stream.fail(error)
         self._release(stream)

@@ -7,7 +7,6 @@ from typing import Any
 
 import structlog
 
-from fastrun.service import logs
 from gpu_worker.engine.protocol import EngineDeadError, EngineError, EngineStats, UnsupportedError
 from gpu_worker.engine.tensorrt_llm import faults
 from gpu_worker.engine.tensorrt_llm.iterations import Iterations
@@ -225,5 +224,5 @@ def _taken(request: Request) -> bool:
     except EngineError:
         raise
     except Exception as error:
-        log.error("engine_output_unreadable", trace=logs.trace(error))  # noqa: TRY400 - no message
+        log.exception("engine_output_unreadable")
         raise EngineError("the engine's output cannot be read") from error

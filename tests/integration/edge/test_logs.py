@@ -6,6 +6,7 @@ import json
 import pytest
 import structlog
 
+from fastrun.service import logs
 from fastrun.v1.error_pb2 import ErrorReason
 
 CHAT = "/v1/chat/completions"
@@ -14,8 +15,8 @@ SECRET = "Swordfish"
 
 @pytest.fixture
 def logged():
-    """Lines as they are logged, without their exceptions' frames."""
-    with structlog.testing.capture_logs() as lines:
+    """Lines as they are logged."""
+    with structlog.testing.capture_logs([logs.traced]) as lines:
         yield lines
 
 

@@ -1,5 +1,8 @@
 """Every log line through one formatter."""
 
+import asyncio
+import functools
+import gc
 import io
 import json
 import logging
@@ -11,6 +14,8 @@ import pytest
 import structlog
 
 from fastrun.service import logs
+
+SECRET = "Swordfish"
 
 
 @pytest.fixture
@@ -49,14 +54,43 @@ def test_standard_library_goes_the_same_way(lines):
     assert (line["event"], line["service"], line["level"]) == ("lost it", "edge", "warning")
 
 
-def test_exceptions_stay_in_their_line(lines):
-    """A trace is a value of its event, not further lines."""
+@pytest.mark.parametrize("logger", [structlog.get_logger(), logging.getLogger("aiohttp.server")])
+def test_exceptions_stay_in_their_line_and_keep_their_words(lines, logger):
+    """A trace is a value of its event and has no messages, also where a library logs it."""
+
+    def fail():
+        raise ValueError(SECRET)
+
     try:
-        raise ValueError("broken")
-    except ValueError:
-        structlog.get_logger().exception("call_failed")
-    (line,) = lines()
-    assert "ValueError: broken" in line["exception"]
+        fail()
+    except ValueError as error:
+        logger.exception("call_failed")
+        logger.warning("call_failed", exc_info=error)
+    for line in lines():
+        assert ", in fail\n" in line["trace"]
+        assert line["trace"].endswith("\nValueError")
+        assert SECRET not in str(line)
+
+
+async def test_what_an_event_loop_catches_is_told_without_values(lines):
+    """Neither the arguments of a callback, nor what a forgotten task raised, are in its line."""
+    loop = asyncio.get_running_loop()
+    before = loop.get_exception_handler()
+    loop.set_exception_handler(logs.on_loop_error)
+    try:
+        loop.call_soon(int, SECRET)
+        loop.call_soon(functools.partial(int, SECRET))
+        task = asyncio.create_task(asyncio.to_thread(int, SECRET))
+        await asyncio.wait([task])
+        del task
+        gc.collect()
+    finally:
+        loop.set_exception_handler(before)
+    caught = lines()
+    assert [each["event"] for each in caught] == ["callback_failed"] * 3
+    assert caught[-1]["reason"] == "Task exception was never retrieved"
+    assert {each["trace"].rpartition("\n")[2] for each in caught} == {"ValueError"}
+    assert SECRET not in str(caught)
 
 
 def test_a_trace_has_no_messages():
@@ -77,6 +111,21 @@ def test_a_trace_has_no_messages():
     assert "literal" not in text
 
 
+async def test_a_trace_has_all_of_a_group():
+    """What tasks of a group raised says where the fault is, not where they were waited for."""
+
+    async def fail():
+        raise ValueError(SECRET)
+
+    with pytest.raises(ExceptionGroup) as caught:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(fail())
+    text = logs.trace(caught.value)
+    assert ", in fail\n" in text
+    assert text.index("ValueError\n") < text.index("\nExceptionGroup")
+    assert SECRET not in text
+
+
 def test_terminal(lines):
     """At a terminal no value, however deep, nor a trace's text moves the cursor or forges a line."""
     stream = io.StringIO()
@@ -91,7 +140,7 @@ def test_terminal(lines):
         log.exception("call_failed")
 
     text = stream.getvalue()
-    assert "ValueError: \\x1b[2J" in text
+    assert text.endswith("\nValueError\n")
     assert not [each for each in ("\x1b[2J", "\x1b]", "\x07") if each in text]
     assert not any(line.startswith("forged") for line in text.splitlines())
 
