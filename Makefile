@@ -64,8 +64,11 @@ lock: ## Pin all dependencies anew (needs uv)
 	uv pip compile $(LOCK) --group openai2 -o requirements/openai2.txt
 	sed -n 's/^requires = \[\(.*\)\]/\1/p' pyproject.toml | tr -d '" ' | tr , '\n' \
 	  | uv pip compile $(LOCK) -c requirements/dev.txt -o requirements/build.txt -
-	for extra in local server cpu docs; do \
+	for extra in local docs; do \
 	  uv pip compile $(LOCK) --extra $$extra -c requirements/dev.txt -o requirements/$$extra.txt pyproject.toml || exit 1; \
+	done
+	for image in server cpu; do \
+	  uv pip compile $(LOCK) --extra $$image --extra otel -c requirements/dev.txt -o requirements/$$image.txt pyproject.toml || exit 1; \
 	done
 
 clean: ## Remove what was installed and made here

@@ -41,6 +41,8 @@ class Config(TlsSettings, frozen=True, kw_only=True):
     """How long running calls may take after SIGTERM."""
     otlp_endpoint: tracing.Endpoint = ""
     """Where traces go, as for the edge."""
+    otlp_disabled: tracing.Disabled = False
+    """Trace nothing, as for the edge."""
 
     @property
     def peer_addresses(self) -> Sequence[str]:

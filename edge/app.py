@@ -55,7 +55,12 @@ class Edge:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._metrics = Metrics(spool_limit_bytes=config.spool_limit_bytes)
-        self._tracer = tracing.tracer(config.otlp_endpoint, "edge", share=config.trace_share)
+        self._tracer = tracing.tracer(
+            config.otlp_endpoint,
+            "edge",
+            disabled=config.otlp_disabled,
+            share=config.trace_share,
+        )
         tls = Tls.of(config)
         edge_id = secrets.token_hex(8)
         self._auth = AuthLink(config.auth_address, tls)

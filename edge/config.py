@@ -35,6 +35,8 @@ class Config(TlsSettings, frozen=True, kw_only=True):
     otlp_endpoint: tracing.Endpoint = ""
     """URL of an OpenTelemetry collector that takes OTLP over gRPC, such as http://collector:4317;
     needs the extra `otel`."""
+    otlp_disabled: tracing.Disabled = False
+    """Trace nothing, whatever the endpoint says."""
     trace_share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
     """Share of the requests that are traced, of those that bring no traceparent."""
 

@@ -29,6 +29,8 @@ class Config(TlsSettings, frozen=True, kw_only=True):
 
     # Where traces go, as for the edge.
     otlp_endpoint: tracing.Endpoint = ""
+    # Trace nothing, as for the edge.
+    otlp_disabled: tracing.Disabled = False
 
     # host:port of every scheduler; the worker keeps a session with each.
     scheduler_addresses: list[str] = msgspec.field(default_factory=list)

@@ -39,7 +39,9 @@ class Scheduler:
     def __init__(self, config: Config, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._config = config
         self._metrics = Metrics()
-        self._tracer = tracing.tracer(config.otlp_endpoint, "scheduler")
+        self._tracer = tracing.tracer(
+            config.otlp_endpoint, "scheduler", disabled=config.otlp_disabled
+        )
         self._server = RpcServer(Tls.of(config), tracer=self._tracer)
         self._admin = AdminServer(
             self._metrics.registry, alive=self._stuck, ready=self._why_not_ready

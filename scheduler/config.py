@@ -29,6 +29,8 @@ class Config(TlsSettings, frozen=True, kw_only=True):
     """How long stopping may take after SIGTERM."""
     otlp_endpoint: tracing.Endpoint = ""
     """Where traces go, as for the edge."""
+    otlp_disabled: tracing.Disabled = False
+    """Trace nothing, as for the edge."""
     queue_per_slot: Annotated[float, msgspec.Meta(ge=0)] = 4.0
     """How many requests may wait for a model, for each slot of its fleet; 0 refuses at once. Of a
     request with several generations that found a slot for one, the others wait in any case."""

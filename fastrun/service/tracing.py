@@ -26,6 +26,8 @@ Endpoint = Annotated[
     msgspec.Meta(pattern=r"^(https?://([\w.-]+|\[[0-9a-fA-F:.]+\])(:\d+)?/?)?$"),
 ]
 """A setting: where an OpenTelemetry collector takes OTLP over gRPC; empty: nothing is traced."""
+Disabled = Annotated[bool, environment("OTEL_SDK_DISABLED")]
+"""A setting: whether nothing is traced, wherever a collector is."""
 
 _FORM = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
 _SAMPLED = 1
@@ -121,18 +123,19 @@ class NoTracer:
 NO_TRACER = NoTracer()
 
 
-def tracer(endpoint: str, service: str, *, share: float = 1.0) -> Tracer:
+def tracer(endpoint: str, service: str, *, disabled: bool = False, share: float = 1.0) -> Tracer:
     """Make the tracer of a service.
 
     Args:
         endpoint: a setting, see Endpoint.
         service: its name, such as `edge`.
+        disabled: a setting, see Disabled.
         share: of the requests without a traceparent those that are traced, 0 to 1.
 
     Raises:
         StartError: what it takes is not installed.
     """
-    if not endpoint:
+    if disabled or not endpoint:
         return NO_TRACER
     try:
         from fastrun.service import otlp  # noqa: PLC0415 - an extra, and a third of a second

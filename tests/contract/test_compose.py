@@ -34,8 +34,17 @@ def services():
     return document()["services"]
 
 
+def passed_on(service, dotenv=None):
+    """What compose sets in a container: a variable without a value comes from .env, or not at all."""
+    given = {
+        name: (dotenv or {}).get(name) if value is None else value
+        for name, value in service["environment"].items()
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
 def settings(kind, service):
-    environment = dict(service["environment"])
+    environment = passed_on(service)
     if kind == "auth":
         environment["FASTRUN_AUTH_PEPPER"] = "ab" * 32
     return config.load(CONFIGS[kind], kind, environment)
@@ -62,6 +71,23 @@ def test_every_setting_is_one_of_its_service():
     """The environment of each service loads into that service's Config."""
     for name in CONFIGS:
         settings(name, services()[name])
+
+
+def test_tracing_is_turned_on_in_one_place():
+    """A collector in .env is that of every service, whose images can trace."""
+    dotenv = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4317",
+        "OTEL_SDK_DISABLED": "true",
+        "FASTRUN_EDGE_TRACE_SHARE": "0.5",
+    }
+    for name in (*CONFIGS, "scheduler-2", "gpu-worker"):
+        given = passed_on(services()[name], dotenv)
+        assert given["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://collector:4317", name
+        assert given["OTEL_SDK_DISABLED"] == "true", name
+    assert passed_on(services()["edge"], dotenv)["FASTRUN_EDGE_TRACE_SHARE"] == "0.5"
+    for lock in re.findall(r"--require-hashes -r (\S*)", (ROOT / "deploy/Dockerfile").read_text()):
+        if lock != "requirements/build.txt":
+            assert "\nopentelemetry-sdk==" in (ROOT / lock).read_text(), lock
 
 
 def test_every_service_has_a_health_check():

@@ -52,7 +52,9 @@ def test_a_head_publishes_what_workers_need():
     published = [port for each in head.values() for port in each.get("ports", ())]
     environment = {**base["auth"]["environment"], **head["auth"]["environment"]}
     environment["FASTRUN_AUTH_PEPPER"] = "ab" * 32
-    loaded = config.load(AuthConfig, "auth", environment)
+    # What has no value comes from .env, where there is none.
+    given = {name: value for name, value in environment.items() if value is not None}
+    loaded = config.load(AuthConfig, "auth", given)
 
     told = [*loaded.enrol_scheduler_addresses, loaded.enrol_auth_address]
     ports = {int(address.rpartition(":")[2]) for address in (*told, loaded.enrol_listen)}

@@ -120,7 +120,8 @@ def installed(image, wheel):
     script = str(ROOT / "deploy" / "gpu_packages.py")
     # NVIDIA's images bring constraints; a missing file would stop pip.
     said = run(
-        image, script, str(wheel), "nvidia-ml-py", "--raise", "grpcio", PIP_CONSTRAINT="/none"
+        *(image, script, f"{wheel}[otel]", "nvidia-ml-py", "--raise", "grpcio"),
+        PIP_CONSTRAINT="/none",
     )
     return image, said
 
@@ -136,6 +137,7 @@ def test_nothing_of_the_image_changes_but_grpcio(installed):
     assert f"raised: grpcio 1.74.0 -> {versions['grpcio']}" in said
     assert "new: fastrun " in said
     assert "new: nvidia-ml-py " in said
+    assert "new: opentelemetry-sdk " in said
     assert "mpi4py" not in versions
 
 

@@ -5,11 +5,14 @@ import sys
 
 import pytest
 
+from auth_service.config import Config as AuthConfig
 from edge.config import Config as EdgeConfig
 from fastrun.service import tracing
 from fastrun.service.config import ConfigError, load
 from fastrun.service.lifecycle import StartError
 from fastrun.service.tracing import NO_TRACER, UNTRACED
+from gpu_worker.config import Config as WorkerConfig
+from scheduler.config import Config as SchedulerConfig
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 GOOD = f"00-{TRACE}-{SPAN}-01"
@@ -68,6 +71,20 @@ def test_off_makes_nothing():
     """Where nothing is traced all spans are one object."""
     assert NO_TRACER.admit(GOOD, 1.0) is UNTRACED
     assert NO_TRACER.begin(GOOD, 1.0) is UNTRACED
+
+
+@pytest.mark.parametrize("kind", [EdgeConfig, AuthConfig, SchedulerConfig, WorkerConfig])
+def test_disabled(kind):
+    """OpenTelemetry's own switch turns tracing off where all else asks for it."""
+    environ = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4317",
+        "OTEL_SDK_DISABLED": "True",
+        "DATABASE_URL": "postgresql://127.0.0.1/x",
+        "FASTRUN_AUTH_PEPPER": "ab" * 32,
+    }
+    config = load(kind, "auth" if kind is AuthConfig else "none", environ)
+    tracer = tracing.tracer(config.otlp_endpoint, "any", disabled=config.otlp_disabled)
+    assert tracer is NO_TRACER
 
 
 def test_the_extra_is_missing(monkeypatch):
