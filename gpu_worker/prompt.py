@@ -76,10 +76,7 @@ def check(request: GenerateRequest, *, card: ModelCard) -> None:
     # Surely too long, without having to tokenize it: every template writes contents out.
     said = len(request.prompt) + sum(len(message.content) for message in request.messages)
     if said > card.context_length * card.longest_token_bytes:
-        raise InvalidRequestError(
-            f"this model's context window is {card.context_length} tokens and the prompt has "
-            "more: shorten the prompt"
-        )
+        raise _too_long(card.context_length, "more")
     for name, least, most in RANGES:
         value = _given(request.sampling, name)
         # Written so that NaN is out of range.
@@ -106,17 +103,14 @@ def make(
         token_ids, parser, grammar = _continued(request, encoder)
     else:
         try:
-            token_ids, parser, grammar = _answered(request, encoder, profile)
+            token_ids, parser, grammar = _answered(request, encoder, profile, context_length)
         except RecursionError as error:
             raise InvalidRequestError(
                 "tools, tool calls and chat_template_kwargs must be nested less deeply"
             ) from error
     room = context_length - len(token_ids)
     if room < 1 or len(request.resume_token_ids) > room:
-        raise InvalidRequestError(
-            f"this model's context window is {context_length} tokens and the prompt has "
-            f"{len(token_ids)}: shorten the prompt"
-        )
+        raise _too_long(context_length, len(token_ids))
     sampling = _sampling(request, defaults, room=room, stop_token_ids=stop_token_ids)
     return Prompt(token_ids, sampling, parser, grammar)
 
@@ -151,7 +145,7 @@ def _continued(
 
 
 def _answered(
-    request: GenerateRequest, encoder: PromptEncoder, profile: Profile
+    request: GenerateRequest, encoder: PromptEncoder, profile: Profile, context_length: int
 ) -> tuple[list[int], AnswerParser, Grammar | None]:
     """Read a conversation, and the answer as its model writes it."""
     asked = chat.read(request)
@@ -162,6 +156,9 @@ def _answered(
         rendered = encoder.render(messages, **variables)
     except TemplateError as error:
         raise InvalidRequestError(str(error)) from error
+    # Tokenizing megabytes takes seconds and hundreds of MiB. check() has seen the contents only.
+    if encoder.fewest_tokens(rendered) > context_length:
+        raise _too_long(context_length, "more")
     thinking = profile.thinking_after(rendered.text)
     grammar = profile.grammar(
         thinking=thinking,
@@ -175,6 +172,13 @@ def _answered(
         thinking=thinking, tools=asked.tools, most_calls=asked.most_calls, stops=request.stop
     )
     return encoder.token_ids(rendered), parser, grammar
+
+
+def _too_long(context_length: int, tokens: int | str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"this model's context window is {context_length} tokens and the prompt has {tokens}: "
+        "shorten the prompt"
+    )
 
 
 def _sampling(

@@ -62,6 +62,10 @@ class Tokenizer(Protocol):
     def special_tokens(self) -> Mapping[str, int]:
         """Text and id of each special token."""
 
+    @property
+    def longest_token_bytes(self) -> int:
+        """No token stands for more bytes of UTF-8 than this."""
+
     def encode(self, text: str, *, special: bool) -> list[int]:
         """Return token ids; special tokens in the text are text unless ``special``."""
 
@@ -186,6 +190,12 @@ class PromptEncoder:
         guarded = [self._guarded(message, mark) for message in messages]
         values = {name: self._guarded(value, mark) for name, value in variables.items()}
         return Rendered(self._template.render(guarded, **values), mark)
+
+    def fewest_tokens(self, rendered: Rendered) -> int:
+        """Return how many tokens a prompt has at least; cheap beside counting them."""
+        text, mark = rendered.text, rendered.mark
+        characters = len(text) - text.count(mark) * len(mark)
+        return characters // self._tokenizer.longest_token_bytes
 
     def token_ids(self, rendered: Rendered) -> list[int]:
         """Return the token ids of a prompt."""

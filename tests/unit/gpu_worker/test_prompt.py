@@ -33,6 +33,7 @@ from gpu_worker.engine.scripted import ByteTokenizer
 from gpu_worker.generation import INLINE_CHARACTERS
 from gpu_worker.prompt import SamplingDefaults
 
+TEMPLATES = Path(__file__).parents[2] / "templates"
 CARD = ModelCard(model="m", context_length=100, longest_token_bytes=10)
 TEMPLATE = "{% for m in messages %}{{ m.role[0] }}{{ m.content }}{% endfor %}"
 ENCODER = PromptEncoder(ChatTemplate(TEMPLATE), ByteTokenizer())
@@ -91,6 +92,58 @@ def test_a_prompt_that_leaves_no_room_is_refused():
     assert caught.value.detail.message == (
         "this model's context window is 100 tokens and the prompt has 100: shorten the prompt"
     )
+
+
+class Bytes(ByteTokenizer):
+    """A tokenizer whose tokens are bytes, all of them."""
+
+    longest_token_bytes = 1
+
+
+class Unwilling(Bytes):
+    """One that nobody may ask to encode."""
+
+    def encode(self, text, *, special):
+        raise AssertionError("a prompt was tokenized that is surely too long")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"tools": [Tool(name="f", description="x" * 1000)]},
+        {"messages": [ChatMessage(role=Role.ROLE_ASSISTANT, reasoning="x" * 1000)]},
+    ],
+    ids=["tools", "reasoning"],
+)
+def test_a_prompt_that_is_surely_too_long_is_not_tokenized(said):
+    """Whatever it is that makes a prompt longer than its window can hold, it costs no tokenizer."""
+    template = ChatTemplate((TEMPLATES / "qwen-3.jinja").read_text())
+    asked = request("hi")
+    asked.MergeFrom(GenerateRequest(**said))
+    with pytest.raises(InvalidRequestError, match="window is 999 tokens and the prompt has more"):
+        prompt.make(
+            asked,
+            PromptEncoder(template, Unwilling()),
+            families.find(template),
+            defaults=SamplingDefaults(),
+            context_length=999,
+            stop_token_ids=(),
+        )
+
+
+def test_marks_do_not_make_a_prompt_longer():
+    """What breaks special tokens that a user wrote is taken out again, and does not count."""
+    special = next(iter(ByteTokenizer().special_tokens))
+    said = special * (98 // len(special))
+    made = prompt.make(
+        request(said),
+        PromptEncoder(ChatTemplate(TEMPLATE), Bytes()),
+        PROFILE,
+        defaults=SamplingDefaults(),
+        context_length=100,
+        stop_token_ids=(),
+    )
+    assert bytes(made.token_ids).decode() == "u" + said
 
 
 def test_a_refusal_of_the_template_is_the_requests_fault():
