@@ -43,9 +43,7 @@ class AuthService:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._metrics = Metrics()
-        self._tracer = tracing.tracer(
-            config.otlp_endpoint, "auth", disabled=config.otlp_disabled
-        )
+        self._tracer = tracing.tracer(config.otlp_endpoint, "auth", disabled=config.otlp_disabled)
         self._server = RpcServer(Tls.of(config), tracer=self._tracer)
         self._admin = AdminServer(
             self._metrics.registry, alive=lambda: None, ready=lambda: self._not_ready

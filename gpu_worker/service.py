@@ -72,9 +72,7 @@ class WorkerProcess:
         self._metrics = Metrics(config.slots)
         self._admin = AdminServer(self._metrics.registry, alive=self._alive, ready=self._ready)
         self._tls = Tls.of(config)
-        self._tracer = tracing.tracer(
-            config.otlp_endpoint, "worker", disabled=config.otlp_disabled
-        )
+        self._tracer = tracing.tracer(config.otlp_endpoint, "worker", disabled=config.otlp_disabled)
         self._rpc = RpcServer(self._tls, tracer=self._tracer)
         self._executor = ThreadPoolExecutor(PROMPT_THREADS, thread_name_prefix="prompt")
         self._slots = Slots(
