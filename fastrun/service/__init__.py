@@ -1,1 +1,9 @@
-"""What every service is built with; knows no service."""
+"""What every service is built with; knows no service.
+
+To be imported before gRPC is, which reads once, as it is loaded, how its core waits for sockets:
+in the thread that waits for what has become of calls, and not in a pool of others (decision 60).
+"""
+
+import os
+
+os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_client,-event_engine_listener")

@@ -4,7 +4,8 @@ The standard library's server is enough here, and lets a GPU worker do without a
 It answers also when the event loop is stuck, which is just what /healthz is asked about.
 """
 
-import functools
+import selectors
+import socket
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -27,13 +28,38 @@ def new_registry() -> CollectorRegistry:
     return registry
 
 
+class _Server(ThreadingHTTPServer):
+    """Sleeps until somebody asks, where the library's own loop looks up many times a second."""
+
+    daemon_threads = True
+
+    def start(self) -> None:
+        self.socket.settimeout(1)  # who asked may have gone again before it is accepted
+        self._stopping, self._stop = socket.socketpair()
+        self._thread = threading.Thread(target=self._serve, name="admin", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.close()
+        self._thread.join()
+        self._stopping.close()
+        self.server_close()
+
+    def _serve(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.socket, selectors.EVENT_READ)
+            selector.register(self._stopping, selectors.EVENT_READ)
+            while self._stopping not in {key.fileobj for key, _ in selector.select()}:
+                self.handle_request()
+
+
 class AdminServer:
     """Serves one registry and two checks over HTTP until closed."""
 
     def __init__(self, registry: CollectorRegistry, *, alive: Check, ready: Check) -> None:
         self._registry = registry
         self._checks = {"/healthz": alive, "/readyz": ready}
-        self._server: ThreadingHTTPServer | None = None
+        self._server: _Server | None = None
 
     def start(self, host: str, port: int) -> int:
         """Listen; port 0 takes a free one.
@@ -45,21 +71,17 @@ class AdminServer:
             OSError: the port cannot be had.
         """
         try:
-            server = ThreadingHTTPServer((host, port), self._handler())
+            server = _Server((host, port), self._handler())
         except OSError as error:
             raise OSError(f"cannot listen on {host}:{port}: is the port in use?") from error
-        server.daemon_threads = True
         self._server = server
-        # close() waits for one poll at most.
-        serve = functools.partial(server.serve_forever, poll_interval=0.05)
-        threading.Thread(target=serve, name="admin", daemon=True).start()
+        server.start()
         return int(server.server_address[1])
 
     def close(self) -> None:
         """Stop listening."""
         if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
+            self._server.stop()
             self._server = None
 
     def answer(self, path: str) -> tuple[int, str, bytes]:

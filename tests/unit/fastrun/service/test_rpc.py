@@ -1,5 +1,8 @@
 """How gRPC is set up."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,3 +23,56 @@ def test_servers_take_the_clients_keepalive():
     client = dict(rpc.CHANNEL_OPTIONS)
     server = dict(rpc.SERVER_OPTIONS)
     assert server["grpc.http2.min_ping_interval_without_data_ms"] < client["grpc.keepalive_time_ms"]
+
+
+START = """
+import importlib, os, sys
+
+class Gate:
+    def find_spec(self, name, path=None, target=None):
+        if name == "grpc":
+            print(os.environ.get("GRPC_EXPERIMENTS"))
+
+sys.meta_path.insert(0, Gate())
+importlib.import_module(sys.argv[1])
+"""
+CALL = """
+import asyncio
+from fastrun.service import rpc
+
+async def call():
+    server = rpc.RpcServer()
+    port = await server.start("127.0.0.1:0")
+    async with rpc.channel(f"127.0.0.1:{port}") as channel:
+        await channel.channel_ready()
+    await server.stop(0)
+
+asyncio.run(call())
+"""
+
+
+def run(script, *arguments, **settings):
+    """Run a script in a process of its own, of whose environment gRPC reads only these settings."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("GRPC_")}
+    return subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environ | settings,
+    )
+
+
+@pytest.mark.parametrize("service", ["auth_service", "edge", "gpu_worker", "scheduler"])
+def test_how_to_wait_is_set_before_the_library_is_loaded(service):
+    """A service chooses how gRPC waits for sockets before gRPC reads that; an operator may too."""
+    ours = run(START, f"{service}.__main__").stdout.strip()
+    assert "-event_engine_client" in ours
+    chosen = run(START, f"{service}.__main__", GRPC_EXPERIMENTS="event_engine_fork").stdout.strip()
+    assert chosen == "event_engine_fork"
+
+
+def test_the_library_knows_how_it_is_to_wait():
+    """What gRPC does not know of that it says, and uses its own way."""
+    assert "Unknown experiment: of_ours" in run(CALL, GRPC_EXPERIMENTS="-of_ours").stderr
+    assert run(CALL).stderr == ""
