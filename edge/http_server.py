@@ -14,7 +14,7 @@ from http import HTTPStatus
 from typing import Any, cast
 
 import structlog
-from aiohttp import HttpVersion11, StreamReader, web
+from aiohttp import HttpVersion10, HttpVersion11, StreamReader, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_exceptions import LineTooLong
 from aiohttp.http_parser import RawRequestMessage
@@ -30,6 +30,7 @@ LINGER_S = 2.0
 MAX_HEADERS = 128
 UNPARSED = "UNKNOWN"
 """What aiohttp calls the method of a head that it cannot read."""
+SPOKEN = (HttpVersion10, HttpVersion11)
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -69,7 +70,9 @@ class HttpServer(web.Server):
         writer: AbstractStreamWriter,
         task: asyncio.Task[None],
     ) -> web.BaseRequest:
-        if message.method == UNPARSED:  # aiohttp answers it as HTTP/1.0
+        # aiohttp answers in the version that a head says, 0.9 and 2.0 too, and takes what it
+        # cannot read for 1.0.
+        if message.method == UNPARSED or message.version not in SPOKEN:
             message = message._replace(version=HttpVersion11)
         return web.BaseRequest(message, payload, connection, writer, task, self._event_loop)
 

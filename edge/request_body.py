@@ -4,7 +4,7 @@ import asyncio
 import re
 from typing import TypeVar
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from edge.errors import Refusal, invalid
 
@@ -61,7 +61,7 @@ def _check_type(request: web.BaseRequest) -> None:
 
 async def _say_continue(request: web.BaseRequest) -> None:
     expected = request.headers.get("Expect")
-    if expected is None:
+    if expected is None or request.version < HttpVersion11:  # which has no 100 Continue
         return
     if expected.strip().lower() != "100-continue":
         raise Refusal(417, "of Expect only 100-continue is known")

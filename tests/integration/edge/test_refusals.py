@@ -273,6 +273,23 @@ async def test_malformed_http(start, sent, status):
         assert error["type"] == "invalid_request_error"
 
 
+@pytest.mark.parametrize(
+    ("line", "status_line"),
+    [
+        (b"GET /healthz HTTP/2.0\r\n", b"HTTP/1.1 200 OK"),
+        (b"GET /healthz\r\n", b"HTTP/1.1 200 OK"),
+        (b"GET /healthz HTTP/1.0\r\n", b"HTTP/1.0 200 OK"),
+        (b"GET /healthz HTTP/1.9\r\n", b"HTTP/1.1 400 Bad Request"),
+    ],
+    ids=["2.0", "none", "1.0", "1.9"],
+)
+async def test_versions(start, line, status_line):
+    """An answer says a version that the edge speaks, whatever the request says."""
+    async with start() as stack:
+        got = await raw(stack.port, line + b"Host: a\r\nConnection: close\r\n\r\n")
+        assert got.partition(b"\r\n")[0] == status_line
+
+
 async def test_malformed_chunks(start):
     """A chunked body that breaks its own rules is a 400."""
     async with start() as stack:
@@ -305,7 +322,7 @@ async def test_slow_body(start):
 
 
 async def test_expect_continue(start, body):
-    """100 Continue comes after the key was checked; any other expectation is a 417."""
+    """100 Continue comes after the key was checked; any other expectation is a 417. HTTP/1.0 has none."""
     async with start() as stack:
         content = json.dumps(body()).encode()
         head = (
@@ -318,6 +335,8 @@ async def test_expect_continue(start, body):
         assert status == 401
         status, _, _ = parse(await raw(stack.port, (head % (stack.key, "tea")).encode()))
         assert status == 417
+        old = (head % (stack.key, "100-continue")).replace("HTTP/1.1", "HTTP/1.0").encode()
+        assert (await raw(stack.port, old, content)).startswith(b"HTTP/1.0 200 OK")
 
 
 async def test_request_id(start, body):
