@@ -1,6 +1,7 @@
 """How a worker comes to its end when it is asked to: what runs may finish, the rest moves."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -54,7 +55,8 @@ class Drain:
         self._running = running
         self._announce = announce
         self._overdue = asyncio.Event()
-        self._timer: asyncio.TimerHandle | None = None
+        self._deadline = math.inf  # by the loop's clock
+        self._timer: asyncio.Handle | None = None
 
     @property
     def begun(self) -> bool:
@@ -69,10 +71,12 @@ class Drain:
             or_sooner: leave a deadline that is nearer.
         """
         loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        if or_sooner and self._deadline <= deadline:
+            return
         if self._timer is not None:
-            if or_sooner and self._timer.when() <= loop.time() + seconds:
-                return
             self._timer.cancel()
+        self._deadline = deadline
         self._timer = loop.call_later(seconds, self._overdue.set)
 
     async def run(self) -> None:
