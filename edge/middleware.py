@@ -29,6 +29,7 @@ class Middleware:
         self._metrics = metrics
         self._tracer = tracer
         self._running = 0
+        metrics.runs(lambda: self._running)
         self._idle = asyncio.Event()
         self._idle.set()
         self.is_draining = False
@@ -82,7 +83,6 @@ class Middleware:
     def _began(self) -> None:
         self._running += 1
         self._idle.clear()
-        self._metrics.began()
 
     def _trace(self, exchange: Exchange) -> None:
         headers = exchange.request.headers

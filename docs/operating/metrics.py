@@ -11,6 +11,7 @@ import auth_service.metrics
 import edge.metrics
 import gpu_worker.metrics
 import scheduler.metrics
+from edge.series import Series
 from fastrun.service.metrics import new_registry
 
 PAGE = Path(__file__).with_suffix(".md")
@@ -61,10 +62,11 @@ def of_registry(registry: CollectorRegistry) -> Iterator[Metric]:
     Not by collect(), which knows no label names before there are series.
     """
     for each in dict.fromkeys(registry._names_to_collectors.values()):  # noqa: SLF001 - see above
-        if isinstance(each, MetricWrapperBase):
-            family = each.describe()[0]
+        if isinstance(each, MetricWrapperBase | Series):
+            (family,) = each.describe()
             name = f"{family.name}_total" if family.type == "counter" else family.name
-            yield Metric(name, family.type, each._labelnames, family.documentation)  # noqa: SLF001 - see above
+            labels = each.labels if isinstance(each, Series) else each._labelnames  # noqa: SLF001 - see above
+            yield Metric(name, family.type, labels, family.documentation)
 
 
 def tables() -> dict[str, list[Metric]]:
