@@ -187,9 +187,9 @@ class SchedulerSession:
             call, self._outbox, on_item=self._take, ping=lambda: self._put(ping=Ping())
         )
         self._put(hello=self._hello())
-        self._put(heartbeat=self._heartbeat())
         for freed in self._recent:
             self._put(slot_freed=freed)
+        self._put(heartbeat=self._heartbeat())
         self._stream.wake()
         try:
             reason = await self._stream.run()

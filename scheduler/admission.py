@@ -21,6 +21,7 @@ from fastrun.v1.scheduler_pb2 import Acquire, Void, WorkerCommand
 from scheduler.answers import Answers
 from scheduler.config import Config
 from scheduler.edges import Edge, Edges
+from scheduler.faults import do_all
 from scheduler.fleet import Fleet, Worker
 from scheduler.leader import Leadership
 from scheduler.leases import Lease, LeaseBook, LeaseState
@@ -116,8 +117,8 @@ class Admission:
         """End the wait of a request without an answer; what was granted, its edge releases."""
         for waiting in self.queue.of_request(edge.edge_id, request_id):
             self.queue.remove(waiting)
-            self._answers.cancelled(waiting, now)
             self._left(waiting, now, over=True)
+            self._answers.cancelled(waiting, now)
 
     def release(self, edge: Edge, lease_id: str, now: float) -> None:
         """Take back a lease whose Start was never written; of a started one, doubt the edge."""
@@ -196,26 +197,29 @@ class Admission:
             log.exception("usage_not_taken", request_id=lease.request_id, lease_id=lease_id)
         self.leases.free(worker.instance_id, lease_id)
         self._left(lease, now)
-        self.refusals.freed(worker.card.model, now)
         self.fill(worker.card.model, now)
 
     def void(self, lease: Lease, *, started: bool = False) -> None:
         """Doubt a lease: its worker is asked to see to it, now or when it is back."""
         self.leases.void(lease, started=started)
-        worker = self._fleet.instance(lease.instance_id)
-        if worker is not None and worker.link is not None:
-            worker.link.send(WorkerCommand(void=Void(lease_id=lease.lease_id)))
+        if worker := self._fleet.instance(lease.instance_id):
+            worker.send(WorkerCommand(void=Void(lease_id=lease.lease_id)))
 
     def hold(self, instance_id: str, now: float) -> None:
         """Count what a worker process runs that has come, or come back."""
         for lease in self.leases.of_instance(instance_id):
-            self.limits.hold(lease, now)
+            try:
+                self.limits.hold(lease, now)
+            except Exception:
+                # It runs, and holds its slot, whatever it counts for.
+                log.exception("limits_failed", request_id=lease.request_id)
 
-    def worker_gone(self, instance_id: str, now: float) -> None:
-        """Let the leases of a worker that is gone hold its slots and nothing else."""
-        for lease in self.leases.of_instance(instance_id):
+    def worker_gone(self, worker: Worker, now: float) -> None:
+        """Let the leases of a worker that is gone hold its slots, and nobody wait for it."""
+        for lease in self.leases.of_instance(worker.instance_id):
             self._left(lease, now)
-        self._refill(instance_id, now)
+        self.review(worker.card.model, now)
+        self.fill(worker.card.model, now)
 
     def end_instance(self, instance_id: str, now: float) -> int:
         """End all leases of a worker process that is no more; returns how many there were."""
@@ -228,13 +232,16 @@ class Admission:
     # What follows
 
     def fill(self, model: str, now: float) -> None:
-        """Give free slots of a model to those who wait."""
-        while (
-            self.queue.line(model)
-            and self._fleet.roster(model).has_free_slot(now)
-            and self._serve_next(model, now)
-        ):
-            pass
+        """Give free slots of a model to those who wait; never raises, since it comes last."""
+        try:
+            while (
+                self.queue.line(model)
+                and self._fleet.roster(model).has_free_slot(now)
+                and self._serve_next(model, now)
+            ):
+                pass
+        except Exception:
+            log.exception("fill_failed", model=model)
 
     def reopen(self, now: float) -> None:
         """Let those who wait try workers that have failed, when their time has come."""
@@ -248,15 +255,18 @@ class Admission:
         only learn later what a newcomer learns at once.
         """
         for waiting in tuple(self.queue.line(model)):
-            if reason := self.refusals.why_hopeless(waiting):
-                self.queue.remove(waiting)
-                self._reject(waiting, reason, now)
+            try:
+                if self.queue.has(waiting) and (reason := self.refusals.why_hopeless(waiting)):
+                    self.queue.remove(waiting)
+                    self._reject(waiting, reason, now)
+            except Exception:
+                log.exception("review_failed", request_id=waiting.request_id)
+                self.give_up(waiting.edge_id, waiting.request_id, now)
 
     def settle(self, now: float) -> None:
         """End the first seconds after the start: what is missing now is missing."""
         self.refusals.complete = True
-        for model in self.queue.models():
-            self.review(model, now)
+        do_all(partial(self.review, model, now) for model in self.queue.models())
 
     def expire(self, now: float) -> None:
         """Refuse what has waited as long as it may."""
@@ -324,6 +334,7 @@ class Admission:
             self.limits.use(lease, usage, now)
             self._recorder.used(worker.card.model, usage.prompt_tokens, usage.cached_tokens)
         self.placement.ran(lease, usage, now)
+        self.refusals.freed(worker.card.model, now)
 
     def _waiting(
         self, edge: Edge, acquire: Acquire, generations: deque[int], now: float, *, begun: bool
@@ -401,7 +412,11 @@ class Admission:
         )
         # What ran before has been served in part, also if no worker goes on with it.
         over = over and not (isinstance(part, Waiting) and part.resume)
-        self.limits.left(part.request_id, now, over=over, last=last)
+        try:
+            self.limits.left(part.request_id, now, over=over, last=last)
+        except Exception:
+            # Its slot, or its place, is free all the same, and somebody may wait for it.
+            log.exception("limits_failed", request_id=part.request_id)
 
     def _counts(self, lease: Lease) -> bool:
         """Tell whether a lease holds more than the slot of a worker that is gone."""

@@ -121,6 +121,5 @@ class Answers:
         return self._refusals.detail(refusal, waiting, now)
 
     def _send(self, edge_id: str, reply: EdgeReply) -> None:
-        edge = self._edges.get(edge_id)
-        if edge is not None and edge.link is not None:
-            edge.link.send(reply)
+        if edge := self._edges.get(edge_id):
+            edge.send(reply)

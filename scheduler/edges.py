@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from fastrun.v1.scheduler_pb2 import EdgeHello, EdgeReply
+from scheduler import links
 from scheduler.ports import EdgeLink
 
 
@@ -25,9 +26,8 @@ class Edge:
     """The name in it, by which it is known; None: it has not been heard yet."""
 
     def send(self, reply: EdgeReply) -> None:
-        """Append to what it will be sent, if it has a session."""
-        if self.link is not None:
-            self.link.send(reply)
+        """Append to what it will be sent, if it has a session; never raises."""
+        links.send(self.link, reply)
 
 
 class Edges:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from fastrun.v1.scheduler_pb2 import Heartbeat, WorkerCommand, WorkerHello, WorkerState
 from fastrun.v1.worker_pb2 import Gpu, ModelCard
+from scheduler import links
 from scheduler.breaker import Breaker, BreakerPolicy
 from scheduler.leases import Lease
 from scheduler.load import Load
@@ -77,9 +78,8 @@ class Worker:
         return "failing" if self.breaker.opens_until is not None else "serving"
 
     def send(self, command: WorkerCommand) -> None:
-        """Append to what it will be sent, if it has a session."""
-        if self.link is not None:
-            self.link.send(command)
+        """Append to what it will be sent, if it has a session; never raises."""
+        links.send(self.link, command)
 
 
 class Fleet:

@@ -14,6 +14,7 @@ and when it comes back its Hello brings along all that it still runs.
 import enum
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
+from collections.abc import Set as AbstractSet
 from typing import Protocol
 
 import msgspec
@@ -170,6 +171,12 @@ class LeaseBook:
         """Return the ids among those listed that run without being booked."""
         booked = self._by_instance.at(instance_id)
         return [each for each in listed if each not in booked and each not in self._freed]
+
+    def missing(self, instance_id: str, listed: AbstractSet[str]) -> list[Lease]:
+        """Return the leases that ran, or are in doubt, and are not among those listed."""
+        booked = self._by_instance.at(instance_id)
+        missing = [booked[lease_id] for lease_id in booked.keys() - listed]
+        return [lease for lease in missing if lease.state is not LeaseState.GRANTED]
 
     def run(self, instance_id: str, listed: Collection[str]) -> None:
         """Note that an instance lists these leases as running."""

@@ -2,10 +2,15 @@
 
 from typing import Generic, TypeVar
 
-from scheduler.ports import EdgeLink, WorkerLink
+import structlog
+
+from scheduler.ports import EdgeLink, Link, WorkerLink
+
+log = structlog.get_logger()
 
 LinkT = TypeVar("LinkT", EdgeLink, WorkerLink)
 PeerT = TypeVar("PeerT")
+ItemT = TypeVar("ItemT")
 
 
 class ProtocolError(Exception):
@@ -32,6 +37,21 @@ def check_certificate(link: EdgeLink | WorkerLink, peer: str, known: str) -> Non
             f"{peer} is known by the certificate of {known or 'nobody'}, and this one is of "
             f"{link.certificate or 'nobody'}: use that certificate, or an id of your own"
         )
+
+
+def send(link: Link[ItemT] | None, item: ItemT) -> None:
+    """Append to what a peer will be sent, if it has a session; never raises.
+
+    A session that cannot take it ends. The next one begins with a Hello, and what the peer lacks is
+    found by that.
+    """
+    if link is None:
+        return
+    try:
+        link.send(item)
+    except Exception:
+        log.exception("item_not_sent")
+        link.close()
 
 
 class Links(Generic[LinkT, PeerT]):

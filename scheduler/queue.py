@@ -52,6 +52,10 @@ class Queue:
         """Return the places at which generations of a request wait."""
         return list(self._by_edge.get(edge_id, {}).get(request_id, ()))
 
+    def has(self, waiting: Waiting) -> bool:
+        """Tell whether something still waits at a place."""
+        return waiting in self._by_edge.get(waiting.edge_id, {}).get(waiting.request_id, ())
+
     def of_edge(self, edge_id: str) -> list[Waiting]:
         """Return all places at which something waits for an edge."""
         requests = self._by_edge.get(edge_id, {})
@@ -118,7 +122,7 @@ class Queue:
         """Return the earliest deadline of all that wait."""
         while self._deadlines:
             deadline, _, waiting = self._deadlines[0]
-            if self._waits(waiting):
+            if self.has(waiting):
                 return deadline
             heapq.heappop(self._deadlines)
         return None
@@ -139,9 +143,6 @@ class Queue:
     def _expect(self, waiting: Waiting) -> None:
         heapq.heappush(self._deadlines, (waiting.deadline, waiting.number, waiting))
         if len(self._deadlines) >= self._clean_at:
-            self._deadlines = [each for each in self._deadlines if self._waits(each[2])]
+            self._deadlines = [each for each in self._deadlines if self.has(each[2])]
             heapq.heapify(self._deadlines)
             self._clean_at = max(DEADLINES_CLEANED_FROM, 2 * len(self._deadlines))
-
-    def _waits(self, waiting: Waiting) -> bool:
-        return waiting in self._by_edge.get(waiting.edge_id, {}).get(waiting.request_id, ())

@@ -55,6 +55,16 @@ def void_strays(admission: Admission, worker: Worker, listed: list[str], now: fl
             admission.void(stray)
 
 
+def void_missing(admission: Admission, worker: Worker) -> None:
+    """Ask a worker to free what it does not list, and has not freed.
+
+    It frees a lease before it lists it no more, and answers each Void. So one of these was lost by
+    a fault of ours; what a session lost that has ended, the Hello of the next one brings up.
+    """
+    for lease in admission.leases.missing(worker.instance_id, worker.listed):
+        admission.void(lease)
+
+
 def _running(worker: Worker, hello: WorkerHello) -> list[LeaseClaims]:
     """Read the leases that a worker runs; one that cannot be read shows up as a stray."""
     claims = []

@@ -1,11 +1,14 @@
 """All sessions with edges and workers, and what there is between them: books, models, terms."""
 
+from functools import partial
+
 from fastrun.service.tracing import NO_TRACER, Tracer
 from scheduler.admission import Admission
 from scheduler.breaker import BreakerPolicy
 from scheduler.config import Config
 from scheduler.edge_sessions import EdgeSessions
 from scheduler.edges import Edges
+from scheduler.faults import do_all
 from scheduler.fleet import Fleet
 from scheduler.leader import Leadership
 from scheduler.models import Models
@@ -77,12 +80,19 @@ class Sessions:
         return min((time for time in times if time is not None), default=None)
 
     def tick(self, now: float) -> None:
-        """Do what is due by now."""
-        self.terms.tick(now)
-        self.of_edges.expire(now)
-        self.of_workers.expire(now)
-        self.admission.reopen(now)
-        self.admission.expire(now)
+        """Do what is due by now.
+
+        Raises:
+            ExceptionGroup: some of it failed, by faults of ours; all else has been done.
+        """
+        steps = (
+            self.terms.tick,
+            self.of_edges.expire,
+            self.of_workers.expire,
+            self.admission.reopen,
+            self.admission.expire,
+        )
+        do_all(partial(step, now) for step in steps)
 
     def close(self) -> None:
         """End all sessions."""

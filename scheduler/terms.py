@@ -49,21 +49,23 @@ class Terms:
         self._leader = leader
         self._warm_up_s = warm_up_s
         self._settles_at = now + warm_up_s
+        self._lags = False
+        """The leader's term has changed, and is not begun here yet."""
 
     @property
     def leads(self) -> bool:
         """Whether there are books, and requests are answered."""
-        return self._leader.leads
+        return self._leader.leads and not self._lags
 
     def took_row(self, term: int, now: float) -> None:
         """The row of the leader is ours, with this term."""
-        if self._leader.took(term):
-            self._begin(now)
+        self._lags |= self._leader.took(term)
+        self._catch_up(now)
 
     def refused_row(self, term: int, now: float) -> None:
         """The row of the leader is another's, with this term."""
-        if self._leader.refused(term):
-            self._begin(now)
+        self._lags |= self._leader.refused(term)
+        self._catch_up(now)
 
     def hear(self, peer_id: str, term: int, now: float, *, first: bool) -> bool:
         """Take note of the term in the Hello of a peer that has joined.
@@ -77,10 +79,8 @@ class Terms:
         Returns:
             Whether that began a term, with which all that have a session were welcomed.
         """
-        began = self._leader.hear(peer_id, term, first=first)
-        if began:
-            self._begin(now)
-        return began
+        self._lags |= self._leader.hear(peer_id, term, first=first)
+        return self._catch_up(now)
 
     def knows(self, peer_id: str, term: int) -> bool:
         """Tell whether a peer said Hello in our term, so that nothing of an older one is left."""
@@ -98,17 +98,32 @@ class Terms:
         worker.send(WorkerCommand(welcome=Welcome(term=term, lease_key=self._leader.lease_key)))
 
     def next_due(self) -> float | None:
-        """Return when the first seconds of a term are over."""
+        """Return when the first seconds of a term are over, or it is to be begun once more."""
+        if self._lags:
+            return 0.0
         return self._settles_at if self._settles else None
 
     def tick(self, now: float) -> None:
         """End the first seconds of a term, if they are over by now."""
+        self._catch_up(now)
         if self._settles and now >= self._settles_at:
             self._admission.settle(now)
 
     @property
     def _settles(self) -> bool:
         return self._leader.leads and not self._admission.refusals.complete
+
+    def _catch_up(self, now: float) -> bool:
+        """Begin the leader's term, or end ours, unless that is done; returns whether it was not.
+
+        What fails half-way is done once more, from the beginning. Until then no Hello is taken, so
+        that nobody has confirmed a term which is begun again.
+        """
+        lagged = self._lags
+        if lagged:
+            self._begin(now)
+            self._lags = False
+        return lagged
 
     def _begin(self, now: float) -> None:
         """Tell everybody, and count on nothing that was said in another term."""

@@ -1,5 +1,7 @@
 """What happens when workers come, speak, fall silent, leave and come back."""
 
+from functools import partial
+
 import structlog
 
 from fastrun.service.errors import ServiceError
@@ -15,11 +17,12 @@ from fastrun.v1.scheduler_pb2 import (
 )
 from scheduler.admission import Admission
 from scheduler.edges import Edges
+from scheduler.faults import do_all
 from scheduler.fleet import Fleet, Worker
 from scheduler.links import Links, ProtocolError, check_certificate
 from scheduler.models import Models
 from scheduler.ports import WorkerLink
-from scheduler.reconciliation import reconcile, void_strays
+from scheduler.reconciliation import reconcile, void_missing, void_strays
 from scheduler.terms import Terms
 from scheduler.usage_log import UsageLog
 
@@ -118,13 +121,16 @@ class WorkerSessions:
     def expire(self, now: float) -> None:
         """Forget who has been gone for long, and do without those that are gone from now on."""
         gone, forgotten = self._fleet.expire(now)
-        for worker in forgotten:
-            self._admission.end_instance(worker.instance_id, now)
-        self._models.changed()
         for worker in gone:
             log.warning("worker_gone", worker_id=worker.worker_id)
-            self._admission.worker_gone(worker.instance_id, now)
-            self._admission.review(worker.card.model, now)
+        end_instance, worker_gone = self._admission.end_instance, self._admission.worker_gone
+        do_all(
+            (
+                *(partial(end_instance, worker.instance_id, now) for worker in forgotten),
+                self._models.changed,
+                *(partial(worker_gone, worker, now) for worker in gone),
+            )
+        )
 
     def close(self) -> None:
         """End all sessions."""
@@ -188,6 +194,7 @@ class WorkerSessions:
         if worker.confirmed:
             self._admission.leases.run(worker.instance_id, heartbeat.running_lease_ids)
             void_strays(self._admission, worker, list(heartbeat.running_lease_ids), now)
+            void_missing(self._admission, worker)
         if took != worker.takes_requests:
             self._models.changed()
             self._admission.review(worker.card.model, now)
