@@ -8,9 +8,7 @@ import sys
 from importlib.metadata import version as version_of
 from pathlib import Path
 
-from pygments.lexers.special import TextLexer
 from sphinx.application import Sphinx
-from sphinx.highlighting import lexers
 
 SITE = Path(__file__).parent
 ROOT = SITE.parents[1]
@@ -25,12 +23,9 @@ version = release = version_of("fastrun")
 root_doc = "README"
 include_patterns = ["*.md", "docs/*.md", "docs/**/*.md", "tests/standin/README.md"]
 exclude_patterns = [".venv", "build"]
-extensions = ["folder_pages", "myst_parser"]
+extensions = ["drawn_diagrams", "folder_pages", "myst_parser"]
 # Anchors as forges make them, for headings of all levels in use.
 myst_heading_anchors = 4
-
-# Forges draw it. Drawing it here would take a program from another host; it is legible as it is.
-lexers["mermaid"] = TextLexer()
 
 html_theme = "furo"
 html_title = "fastrun"

@@ -1,5 +1,6 @@
 """The pages that the site makes of sources leave nothing of the API and of the protos out."""
 
+import re
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -88,3 +89,15 @@ def test_the_api_is_told(made):
 def test_prose(made, text, shown):
     """Words of sources are shown as they are, in one cell of a table; what is code stays code."""
     assert made("markdown_text").prose(text) == shown
+
+
+def test_each_diagram_has_its_picture(made):
+    """The picture of a diagram shows the text that stands on the page now, and no picture is left over."""
+    site = made("diagrams")
+    found = [each for page in site.pages() for each in site.diagrams_of(page.read_text())]
+    assert found
+    assert {site.picture_of(each) for each in found} == set(site.PICTURES.iterdir())
+    for each in found:
+        picture = site.picture_of(each).read_text()
+        named = re.findall(r"participant \w+ as (\w+)", each)
+        assert all(f">{name}</tspan>" in picture for name in named)
