@@ -15,7 +15,7 @@ import structlog
 
 import fastrun
 from edge.catalogue import Catalogue
-from edge.errors import AT_CAPACITY, NO_SCHEDULER
+from edge.errors import AT_CAPACITY, INTERNAL, NO_SCHEDULER
 from edge.scheduler_session import SchedulerSession
 from edge.turns import Grant, Turn, Wish
 from fastrun.service.errors import ServiceError
@@ -107,7 +107,7 @@ class SchedulerLink:
         """Ask for slots; whoever asks also calls give_up() at last."""
         turn = Turn(wish, time.monotonic())
         self._waiting.setdefault(wish.request_id, {}).update(dict.fromkeys(wish.generations, turn))
-        self._send(turn)
+        self._send_or_fail(turn)
         return turn
 
     def give_up(self, turn: Turn) -> None:
@@ -157,7 +157,16 @@ class SchedulerLink:
         kind = reply.WhichOneof("item")
         if kind == "welcome":
             self._on_welcome(session, reply.welcome.term)
-        elif kind == "granted":
+            return
+        try:
+            self._take(session, kind, reply)
+        except Exception:
+            # A fault of ours is one request's; to end the session would let it come again.
+            log.exception("reply_failed", item=kind)
+            self._fail_request(session, reply)
+
+    def _take(self, session: SchedulerSession, kind: str | None, reply: EdgeReply) -> None:
+        if kind == "granted":
             self._on_granted(session, reply.granted)
         elif session is not self._leader():
             return
@@ -199,14 +208,17 @@ class SchedulerLink:
             address=granted.address,
         )
         turn = self._waiting.get(granted.request_id, {}).get(granted.generation)
-        if turn is not None and granted.HasField("rate_limit"):
+        if turn is None or session is not self._leader():
+            session.put(EdgeMessage(release=Release(lease_id=granted.lease_id)))
+            return
+        if granted.HasField("rate_limit"):
             turn.rate_limit = granted.rate_limit
-        obeyed = session is self._leader() and turn is not None
-        if turn and obeyed and turn.grant(granted.generation, grant, time.monotonic()):
-            self._forget(turn, granted.generation)
+        is_wanted = turn.grant(granted.generation, grant, time.monotonic())
+        if is_wanted:
             self._held.add(granted.lease_id)
         else:
-            session.put(EdgeMessage(release=Release(lease_id=granted.lease_id)))
+            self.release(grant)
+        self._forget(turn, granted.generation)
 
     def _on_rejected(self, rejected: Rejected) -> None:
         waiting = self._waiting.get(rejected.request_id, {})
@@ -224,7 +236,17 @@ class SchedulerLink:
                 turn.rate_limit = rejected.rate_limit
             self._fail(turn, generation, error)
         for turn in begun:
-            self._send(turn)
+            self._send_or_fail(turn)
+
+    def _fail_request(self, session: SchedulerSession, reply: EdgeReply) -> None:
+        """Let a request that a fault of ours keeps from its answer fail, and wait for none."""
+        request_id = reply.granted.request_id or reply.rejected.request_id
+        lease_id = reply.granted.lease_id
+        if lease_id and lease_id not in self._held:
+            # Nobody has it who would give it back.
+            session.put(EdgeMessage(release=Release(lease_id=lease_id)))
+        for turn in dict.fromkeys(self._waiting.get(request_id, {}).values()):
+            self._fail_by_fault(turn)
 
     def _leader(self) -> SchedulerSession | None:
         for session in self._sessions:
@@ -241,7 +263,19 @@ class SchedulerLink:
     def _ask_again(self) -> None:
         turns = [turn for waiting in self._waiting.values() for turn in waiting.values()]
         for turn in dict.fromkeys(turns):
+            self._send_or_fail(turn)
+
+    def _send_or_fail(self, turn: Turn) -> None:
+        try:
             self._send(turn)
+        except Exception:
+            log.exception("ask_failed", request_id=turn.wish.request_id)
+            self._fail_by_fault(turn)
+
+    def _fail_by_fault(self, turn: Turn) -> None:
+        turn.stop_timer()
+        self._tell(EdgeMessage(cancel=Cancel(request_id=turn.wish.request_id)))
+        self._fail_all(turn, ServiceError(ErrorReason.ERROR_REASON_INTERNAL, INTERNAL))
 
     def _send(self, turn: Turn) -> None:
         """Ask the leader for what a turn waits for, or wait a while for a leader."""
@@ -300,8 +334,8 @@ class SchedulerLink:
             self._fail(turn, generation, error)
 
     def _fail(self, turn: Turn, generation: int, error: ServiceError) -> None:
-        self._forget(turn, generation)
         turn.fail(generation, error)
+        self._forget(turn, generation)
 
     def _forget(self, turn: Turn, generation: int) -> None:
         """A generation of this turn waits no longer."""

@@ -12,7 +12,7 @@ from fastrun.service.identity import Role
 from fastrun.service.streams import SCHEDULER_RETRY_S, DuplexStream, Outbox, backoff_s
 from fastrun.service.tls import Tls
 from fastrun.v1 import scheduler_pb2_grpc
-from fastrun.v1.scheduler_pb2 import EdgeMessage, EdgeMessages, EdgeReply, Release
+from fastrun.v1.scheduler_pb2 import EdgeMessage, EdgeMessages, EdgeReply
 from fastrun.v1.worker_pb2 import Ping
 
 log = structlog.get_logger()
@@ -81,7 +81,7 @@ class SchedulerSession:
         stream = DuplexStream(
             call,
             outbox,
-            on_item=self._take,
+            on_item=lambda reply: self._on_reply(self, reply),
             ping=lambda: outbox.put(EdgeMessage(ping=Ping())),
         )
         stream.wake()
@@ -92,16 +92,3 @@ class SchedulerSession:
             self._stream = None
             call.cancel()
             await channel.close()
-
-    def _take(self, reply: EdgeReply) -> None:
-        if reply.HasField("welcome"):
-            self._on_reply(self, reply)
-            return
-        try:
-            self._on_reply(self, reply)
-        except Exception:
-            # A fault of ours is one request's; to end the session would let it come again.
-            log.exception("reply_failed", item=reply.WhichOneof("item"))
-            if reply.HasField("granted"):
-                # Nobody has it who would give it back.
-                self.put(EdgeMessage(release=Release(lease_id=reply.granted.lease_id)))

@@ -1,11 +1,13 @@
 """The edge's sessions with schedulers: who is obeyed, what is asked again, and what is told."""
 
 import asyncio
+from pkgutil import resolve_name
 
 import pytest
 
 import fastrun
 from edge.turns import Turn
+from fastrun.v1.error_pb2 import ErrorReason
 from fastrun.v1.scheduler_pb2 import ModelList
 
 CHAT = "/v1/chat/completions"
@@ -98,6 +100,66 @@ async def test_no_scheduler(start, body, until):
         response = await stack.client.get("/readyz")
         assert response.status_code == 503
         assert "no scheduler is connected" in response.text
+
+
+@pytest.mark.parametrize(
+    ("answer", "where"),
+    [("grant", "edge.scheduler_link.Grant"), ("reject", "edge.turns.Turn.fail")],
+)
+async def test_a_fault_in_an_answer_is_that_request_s(
+    start, body, until, monkeypatch, answer, where
+):
+    """Its client is told that it is a fault of ours, its lease is given back, others are served."""
+    async with start() as stack:
+        if answer == "reject":
+            stack.scheduler.on_acquire = lambda acquire: stack.scheduler.reject(
+                acquire, ErrorReason.ERROR_REASON_QUEUE_FULL
+            )
+        with monkeypatch.context() as patch:
+            patch.setattr(where, broken_once(where))
+            response = await stack.client.post(CHAT, json=body())
+        assert (response.status_code, response.json()["error"]["code"]) == (500, 500)
+        if answer == "grant":
+            await until(lambda: stack.scheduler.releases == ["lease_1"])
+        await until(lambda: stack.scheduler.cancels)
+        assert stack.edge._scheduler.waiting == 0
+        stack.scheduler.on_acquire = stack.scheduler.grant
+        assert (await stack.client.post(CHAT, json=body())).status_code == 200
+
+
+def broken_once(where):
+    """What is there, but that it fails the first time."""
+    original, calls = resolve_name(where), []
+
+    def call(*args, **named):
+        calls.append(args)
+        if len(calls) == 1:
+            raise RuntimeError
+        return original(*args, **named)
+
+    return call
+
+
+async def test_a_fault_in_one_wish_is_no_other_s(start, body, until, monkeypatch):
+    """What waits when a scheduler comes back is asked for, but for what cannot be."""
+    async with start() as stack:
+        stack.scheduler.on_acquire = stack.scheduler.queue
+        asking = [asyncio.create_task(stack.client.post(CHAT, json=body())) for _ in range(3)]
+        await until(lambda: len(stack.scheduler.acquires) == 3)
+        link, lost = stack.edge._scheduler, stack.scheduler.acquires[0].request_id
+        send = link._send
+
+        def sending(turn):
+            if turn.wish.request_id == lost:
+                raise RuntimeError
+            send(turn)
+
+        monkeypatch.setattr(link, "_send", sending)
+        stack.scheduler.on_acquire = stack.scheduler.grant
+        stack.scheduler.drop_sessions()
+        statuses = [response.status_code for response in await asyncio.gather(*asking)]
+        assert sorted(statuses) == [200, 200, 500]
+        assert link.waiting == 0
 
 
 async def test_highest_term_is_obeyed(start, body, until):
