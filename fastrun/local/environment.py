@@ -14,6 +14,8 @@ _STACK = "the parts of its stack find each other"
 _CERTS = "it makes the certificates of its stack"
 # What would lead a command of `--exec` to another stack.
 _OTHER_STACKS = ("FASTRUN_CONTEXT", "FASTRUN_CLI_AUTH_ADDRESS", "FASTRUN_CLI_SCHEDULER_ADDRESS")
+# By these Postgres' libraries are told of a database. With PGSSLMODE=require, ours was refused.
+_POSTGRES = "PG"
 # What makes separate services one stack is not for others to set; all else is. Each with its why.
 OWN = {
     ("edge", "listen"): _PORT,
@@ -76,6 +78,20 @@ def of_service(
         if value is not None
     }
     return {**environ, **ours}
+
+
+def with_database(environ: Mapping[str, str], url: str, *, own: bool) -> dict[str, str]:
+    """The environment of what speaks to the database.
+
+    Args:
+        environ: our own.
+        url: where the database is.
+        own: it is the stack's, so that what is set for others, such as PGOPTIONS, is not for it.
+    """
+    for_it = {
+        name: value for name, value in environ.items() if not (own and name.startswith(_POSTGRES))
+    }
+    return {**for_it, "DATABASE_URL": url}
 
 
 def of_command(

@@ -210,7 +210,9 @@ class Stack:
             raise LocalError(f"{name} failed: {complaint.removeprefix('fastrun: ')}")
 
     def _with_database(self, url: str) -> Surroundings:
-        return replace(self._around, environ={**self._around.environ, "DATABASE_URL": url})
+        own = self._database is not None
+        environ = environment.with_database(self._around.environ, url, own=own)
+        return replace(self._around, environ=environ)
 
     def _make_schedulers(self, url: str) -> list[Service]:
         surroundings, count = self._with_database(url), self._options.schedulers

@@ -159,7 +159,7 @@ def test_already_running(machine, scripted):
 
     assert second.returncode == 1
     pid = up.process.pid
-    assert second.stderr == f"fastrun: already running at {up.base_url}, pid {pid}\n"
+    assert second.stderr.startswith(f"fastrun: already running at {up.base_url}, pid {pid}: stop")
     assert machine.run("down").stdout == "stopped\n"
     assert up.end() == 0
 
@@ -293,3 +293,13 @@ def test_past_a_proxy(machine, scripted):
 
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["drift"] == 0
+
+
+def test_past_other_databases(machine, scripted):
+    """What is set for the tools of Postgres is not for the stack's own, which offers no TLS."""
+    said = {"PGSSLMODE": "require", "PGHOST": "192.0.2.1", "PGOPTIONS": "-c statement_timeout=1"}
+    with (
+        machine.up("--ephemeral", "--json", *scripted, **said).running() as up,
+        up.client() as client,
+    ):
+        assert [model.id for model in client.models.list()] == ["scripted"]

@@ -80,6 +80,16 @@ def test_other_settings():
     assert ours.items() <= environment.of_service(ours, "worker", {"model": None}).items()
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_what_is_said_of_other_databases(own):
+    """The variables of Postgres' libraries count for a database that is given, not for ours."""
+    said = {"PGSSLMODE": "require", "PGOPTIONS": "-c x=1", "HOME": "/h", "DATABASE_URL": "other"}
+    environ = environment.with_database(said, "postgresql://h/d", own=own)
+
+    assert environ.pop("DATABASE_URL") == "postgresql://h/d"
+    assert set(environ) == ({"HOME"} if own else {"HOME", "PGSSLMODE", "PGOPTIONS"})
+
+
 def test_command_finds_the_stack():
     """A command gets what an OpenAI client reads, our programs first, and the data folder."""
     environ = command({"PATH": "/usr/bin"})
