@@ -155,19 +155,11 @@ class Serving:
                 ended = await self._generations.run(job, reply)
             usage = job.batch.usage([each.usage for each in ended])
             self._metrics.used(job.exchange.model, usage)
-            job.exchange.facts.update(
-                prompt_tokens=usage.prompt_tokens,
-                cached_tokens=usage.cached_tokens,
-                completion_tokens=usage.completion_tokens,
-            )
             return await reply.finish(usage)
         except Exception as error:  # noqa: BLE001 - told as a status or, in mid-stream, an event
-            job.note_counts()
             return await reply.fail(job.exchange.failed(error))
-        except asyncio.CancelledError:
-            job.note_counts()
-            raise
         finally:
+            job.note_counts()
             reply.release()
 
 
