@@ -57,7 +57,7 @@ class AccountStore:
             sql = self._database.sql["create_account"]
             row = await connection.fetchrow(sql, account_id, name, cache_salt)
             if row is None:
-                raise AlreadyExistsError(f"the account name {name!r} is taken")
+                raise AlreadyExistsError(f"the account name {name!r} is taken: choose another one")
             change = difference({}, {"name": name, "state": row["state"]})
             await self._record(connection, Action.ACCOUNT_CREATED, account_id, change)
             return _account(row)

@@ -196,7 +196,10 @@ def why_not_reached(service: Service, details: str) -> str:
             if words in details:
                 return sentence.format(address=service.address, role=service.role)
     if is_loopback(service.address.partition(",")[0]):
-        return f"nothing answers at {service.address}: start it with fastrun up, or say where it is"
+        return (
+            f"nothing answers at {service.address}: start it with fastrun up, or say with "
+            "--context which deployment is meant"
+        )
     return f"nothing answers at {service.address}: is this its address, and does it run?"
 
 

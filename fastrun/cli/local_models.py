@@ -14,6 +14,8 @@ from fastrun.cli.sources import FolderSource, Source
 from gpu_worker import gpus
 from gpu_worker.checkpoint import Checkpoint
 from gpu_worker.config import Config
+from gpu_worker.engine.cpu.model_source import DEFAULT_NAME, default_source
+from gpu_worker.engine.errors import ModelError
 from gpu_worker.model_file import (
     HUB_ID,
     QUANTIZATIONS,
@@ -231,15 +233,23 @@ def rows(
     """
     found, problems = store.scan()
     rows: dict[str, dict[str, Any]] = {model: {**each} for model, each in served.items()}
-    for item in found:
-        here = store.presence(item.file)
-        if not every and item.ready_made and here is Presence.ABSENT and item.file.id not in rows:
+    comes_along = {item.file.id for item in found if item.ready_made} | {DEFAULT_NAME}
+    lying = {DEFAULT_NAME: _default_presence()}
+    lying |= {item.file.id: store.presence(item.file) for item in found}
+    for model, here in lying.items():
+        if not every and model in comes_along and here is Presence.ABSENT and model not in rows:
             continue
-        rows.setdefault(
-            item.file.id, {"model": item.file.id, "ready": None, "context_length": None}
-        )
-        rows[item.file.id]["here"] = str(here)
+        rows.setdefault(model, {"model": model, "ready": None, "context_length": None})
+        rows[model]["here"] = str(here)
     return [{"here": None, **row} for row in rows.values()], problems
+
+
+def _default_presence() -> Presence:
+    try:
+        default_source()
+    except ModelError:
+        return Presence.ABSENT
+    return Presence.HERE
 
 
 def _is_path(source: Source) -> bool:

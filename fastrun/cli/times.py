@@ -1,7 +1,7 @@
 """Times as they are given to commands: how long, and until when. Pure."""
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 
 import typer
 
@@ -27,6 +27,18 @@ def duration_s(text: str, option: str) -> float:
             param_hint=option,
         )
     return float(found[1]) * _UNITS_S[found[2]]
+
+
+def day_of(text: str) -> date:
+    """Read a day, as it is given to --from and --to.
+
+    Raises:
+        BadParameter: it is none.
+    """
+    try:
+        return date.fromisoformat(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is no day: give one such as 2027-01-31") from error
 
 
 def moment_of(text: str, now: float, option: str) -> float:

@@ -1,7 +1,7 @@
 """`fastrun usage`: what accounts have used, by day and model, and what it costs."""
 
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Annotated
 
 import grpc.aio
@@ -12,6 +12,7 @@ from fastrun.cli.connection import TIMEOUT_S, Auth, ContextName, ask, auth_servi
 from fastrun.cli.data import Data
 from fastrun.cli.group import group
 from fastrun.cli.output import Json, print_columns, print_json
+from fastrun.cli.times import day_of
 from fastrun.cli.usage_report import (
     Line,
     cells,
@@ -29,19 +30,18 @@ app = group("usage", help="Show what accounts have used, and what it costs.")
 
 RECOMPUTE_TIMEOUT_S = 3600.0
 
-_FORMATS = ["%Y-%m-%d"]
 First = Annotated[
-    datetime | None,
+    date | None,
     typer.Option(
         "--from",
         metavar="DAY",
-        formats=_FORMATS,
+        parser=day_of,
         help="The first day, in UTC, such as 2026-11-01.  [when the month of --to began]",
     ),
 ]
 Last = Annotated[
-    datetime | None,
-    typer.Option("--to", metavar="DAY", formats=_FORMATS, help="The last day.  [today]"),
+    date | None,
+    typer.Option("--to", metavar="DAY", parser=day_of, help="The last day.  [today]"),
 ]
 
 
@@ -70,7 +70,7 @@ def usage(
         return
     if as_json and as_csv:
         raise typer.BadParameter("--json and --csv: leave out one")
-    first_day, last_day = days(first, last, datetime.now(UTC))
+    first_day, last_day = days(first, last, datetime.now(UTC).date())
     request = admin_pb2.AdminServiceQueryUsageRequest(
         account=account, model=model, first_day=first_day, last_day=last_day
     )
@@ -112,7 +112,7 @@ def recompute(
 
     For when the sums are not right, such as after somebody has changed records by hand.
     """
-    first_day, last_day = days(first, last, datetime.now(UTC))
+    first_day, last_day = days(first, last, datetime.now(UTC).date())
     request = admin_pb2.RecomputeUsageRequest(first_day=first_day, last_day=last_day)
     answer = ask(
         auth_service(auth, data, context),
@@ -126,14 +126,14 @@ def recompute(
         print(f"{first_day} to {last_day}: {answer.changed} sums were not right and are now")
 
 
-def days(first: datetime | None, last: datetime | None, now: datetime) -> tuple[str, str]:
+def days(first: date | None, last: date | None, today: date) -> tuple[str, str]:
     """The first and last day that are meant, in UTC; pure.
 
     Raises:
         BadParameter: the last is before the first.
     """
-    to = (last or now).date()
-    begin = first.date() if first else to.replace(day=1)
+    to = last or today
+    begin = first or to.replace(day=1)
     if begin > to:
         raise typer.BadParameter("is after --to", param_hint="--from")
     return begin.isoformat(), to.isoformat()

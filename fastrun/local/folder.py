@@ -5,13 +5,13 @@ import os
 import secrets
 import shutil
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from fastrun.local.errors import LocalError
+from fastrun.local.temporary_folder import TemporaryFolder
 from fastrun.service import private_file
 
 FREE_BYTES = 100 << 20  # what a new database and its log need, rounded up
@@ -44,9 +44,9 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 class DataFolder:
     """What a stack keeps between runs, and the lock that only one stack can hold."""
 
-    def __init__(self, path: Path, *, ephemeral: bool = False) -> None:
+    def __init__(self, path: Path, *, temporary: TemporaryFolder | None = None) -> None:
         self.path = path
-        self.ephemeral = ephemeral
+        self._temporary = temporary
         self._descriptor: int | None = None
 
     @classmethod
@@ -56,12 +56,13 @@ class DataFolder:
         Raises:
             LocalError: there is no room for it.
         """
-        try:
-            return cls(Path(tempfile.mkdtemp(prefix="fastrun-")).resolve(), ephemeral=True)
-        except OSError as error:
-            raise LocalError(
-                f"cannot make a temporary folder: {error.strerror}; set TMPDIR to one with room"
-            ) from error
+        made = TemporaryFolder()
+        return cls(made.path, temporary=made)
+
+    @property
+    def ephemeral(self) -> bool:
+        """Whether nothing is kept."""
+        return self._temporary is not None
 
     @property
     def postgres(self) -> Path:
@@ -120,8 +121,8 @@ class DataFolder:
 
     def release(self) -> None:
         """Let another stack use the folder; an ephemeral one is removed. Idempotent."""
-        if self.ephemeral:
-            shutil.rmtree(self.path, ignore_errors=True)
+        if self._temporary is not None:
+            self._temporary.close()
         if self._descriptor is not None:
             self.withdraw()
             os.close(self._descriptor)
@@ -180,8 +181,11 @@ class DataFolder:
     def _in_use(self) -> str:
         state = self.state()
         if state is not None:
-            return f"already running at {state.base_url}, pid {state.pid}"
-        return f"already starting or stopping in {self.path}, pid {self.holder()}"
+            return (
+                f"already running at {state.base_url}, pid {state.pid}: stop it with fastrun down, "
+                "or start another one beside it with --data DIR --port 0"
+            )
+        return f"already starting or stopping in {self.path}, pid {self.holder()}: wait for it"
 
     def _forget(self) -> None:
         for name in _KEPT:

@@ -53,8 +53,8 @@ def test_a_pulled_model_is_served_as_its_file_says(models, shared_machine):
             [model] = client.models.list().data
             assert (model.id, model.name) == ("my/tiny", "The tiny one")
             assert (model.hugging_face_id, model.quantization) == ("org/tiny", "bf16")
-        [listed] = json.loads(models("list", "--json", **data).stdout)
-        assert (listed["model"], listed["here"], listed["ready"]) == ("my/tiny", "yes", True)
+        listed = {row["model"]: row for row in json.loads(models("list", "--json", **data).stdout)}
+        assert (listed["my/tiny"]["here"], listed["my/tiny"]["ready"]) == ("yes", True)
         done = models("forget", "my/tiny", "--files", **data)
         assert done.returncode == 1
         assert (models.folder / "my--tiny" / "model.safetensors").exists()

@@ -72,7 +72,7 @@ def test_models(fastrun):
     """The list of models says which of them can be asked."""
     models = fastrun("model", "list")
 
-    assert [(model["model"], model["ready"]) for model in models] == [("tiny", True)]
+    assert {model["model"]: model["ready"] for model in models}["tiny"] is True
 
 
 def test_life_of_a_key(stack, fastrun, shared_machine, eventually):
@@ -129,7 +129,8 @@ def test_server_that_goes_away(shared_machine):
 
     assert done.returncode == 1
     assert done.stderr == (
-        f"fastrun: nothing answers at {address}: start it with fastrun up, or say where it is\n"
+        f"fastrun: nothing answers at {address}: start it with fastrun up, or say with "
+        "--context which deployment is meant\n"
     )
 
 

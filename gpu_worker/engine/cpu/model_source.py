@@ -58,7 +58,7 @@ def model_source(argument: str | None, store: ModelStore | None = None) -> Model
         )
     source = ModelSource(name, Path(text).expanduser().absolute())
     if not source.path.exists():
-        raise ModelError(f"there is no model at {source.path}: pass --model NAME=PATH")
+        raise ModelError(f"there is no model at {source.path}: look at the path")
     return source
 
 

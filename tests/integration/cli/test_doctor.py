@@ -226,7 +226,7 @@ def test_model(doctor, worker_settings, tmp_path):
         return wrong["model"]
 
     missing = tmp_path / "missing.gguf"
-    assert told(missing) == f"there is no model at {missing}: pass --model NAME=PATH"
+    assert told(missing) == f"there is no model at {missing}: look at the path"
     damaged = tmp_path / "damaged.gguf"
     damaged.write_bytes(TINY.read_bytes()[:-4096])
     assert "is damaged or cut short: get the file again" in told(damaged)

@@ -12,8 +12,11 @@ import pytest
 from small_hub import COMMIT, Repo, small_hub
 from typer.testing import CliRunner
 
+from fastrun.cli import local_models
 from fastrun.cli.app import make_app
 from fastrun.cli.errors import CommandError
+from gpu_worker.engine.cpu import model_source
+from gpu_worker.engine.cpu.model_source import DEFAULT_NAME
 from gpu_worker.model_store import ModelStore, Presence
 
 TINY = Path(__file__).parents[2] / "models" / "tiny"
@@ -292,10 +295,23 @@ def test_show_and_list(hub, store):
     # 2 x 5 layers x 2 heads x 32 x 2 bytes; two GPUs, less the weights, at the default's share.
     assert shown["cached_tokens"] == int((2 * (80 << 30) - len(WEIGHTS)) * 0.85 / 1280)
     listed = {row["model"]: row["here"] for row in json.loads(model("list", "--json"))}
-    assert listed == {"org/llama": "yes"}
+    assert listed == {"org/llama": "yes", DEFAULT_NAME: "yes"}
     listed = {row["model"]: row["here"] for row in json.loads(model("list", "--all", "--json"))}
     assert listed["google/gemma-4-31b-it"] == "no"
     assert "no model file has the id 'none'" in refused("show", "none")
+
+
+def test_the_default_model_is_listed(store, monkeypatch):
+    """By what is here of it, as any other that comes along."""
+    rows = {
+        every: {row["model"]: row["here"] for row in local_models.rows(store, {}, every=every)[0]}
+        for every in (False, True)
+    }
+    assert rows[False][DEFAULT_NAME] == rows[True][DEFAULT_NAME] == "yes"
+    monkeypatch.setattr(model_source, "find_spec", lambda _name: None)
+    assert local_models.rows(store, {}, every=False) == ([], [])
+    absent = {row["model"]: row["here"] for row in local_models.rows(store, {}, every=True)[0]}
+    assert absent[DEFAULT_NAME] == "no"
 
 
 def test_files_are_forgotten_only_when_asked(hub, store):

@@ -1,7 +1,9 @@
+from datetime import date
+
 import pytest
 import typer
 
-from fastrun.cli.times import duration_s, moment_of
+from fastrun.cli.times import day_of, duration_s, moment_of
 
 NOW = 1_000_000_000.0  # 2001-09-09T01:46:40Z
 
@@ -54,3 +56,15 @@ def test_no_moments(text, why):
     """What is none, or has been, is a wrong call."""
     with pytest.raises(typer.BadParameter, match=why):
         moment_of(text, NOW, "--expires")
+
+
+def test_days():
+    """A day is written as ISO 8601 has it."""
+    assert day_of("2026-11-30") == date(2026, 11, 30)
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "2026-11", "2026-11-31", "30.11.2026"])
+def test_no_days(text):
+    """Anything else is a wrong call, which says what a day looks like."""
+    with pytest.raises(typer.BadParameter, match="is no day: give one such as 2027-01-31"):
+        day_of(text)

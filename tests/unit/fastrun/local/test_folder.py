@@ -35,7 +35,10 @@ def test_one_stack_at_a_time(folder):
     with pytest.raises(LocalError) as refused:
         DataFolder(folder.path).acquire()
 
-    assert str(refused.value) == (f"already running at http://127.0.0.1:8000/v1, pid {os.getpid()}")
+    assert str(refused.value) == (
+        f"already running at http://127.0.0.1:8000/v1, pid {os.getpid()}: stop it with "
+        "fastrun down, or start another one beside it with --data DIR --port 0"
+    )
 
 
 def test_still_starting(folder):
