@@ -3,7 +3,6 @@
 import asyncio
 import shlex
 import subprocess
-import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -19,6 +18,7 @@ from fastrun.bench.edge.peers import Peer, Place
 from fastrun.bench.edge.scenarios import Scenario
 from fastrun.local import command_guard
 from fastrun.local.child import Lifeline
+from fastrun.local.temporary_folder import TemporaryFolder
 
 READY_S = 180.0
 TRY_S = 30.0
@@ -94,9 +94,10 @@ async def started(
 
     Raises:
         EdgeBenchError: it does not serve.
+        LocalError: there is no room for its files.
     """
-    with tempfile.TemporaryDirectory(prefix="fastrun-bench-") as name:
-        folder, port = Path(name), peers.free_port()
+    with TemporaryFolder() as temporary:
+        folder, port = temporary.path, peers.free_port()
         place = Place(program=program, port=port, engine=behind.address, folder=folder)
         log = folder / "log"
         command = f"exec {shlex.join(peer.command(place))}"
