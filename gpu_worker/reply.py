@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from fastrun.v1.generation_pb2 import FinishReason, GenerateRequest, Usage
 from gpu_worker.deltas import Deltas
-from gpu_worker.dialect.answer import Answer
+from gpu_worker.dialect.answer import Answer, Shown
 from gpu_worker.engine.protocol import Finish, StepOutput
 from gpu_worker.frames import Events
 from gpu_worker.prompt import Prompt
@@ -16,6 +16,7 @@ REASONS = {
     Finish.STOP: FinishReason.FINISH_REASON_STOP,
     Finish.LENGTH: FinishReason.FINISH_REASON_LENGTH,
 }
+NOTHING = Shown("", "", [], 0)
 
 
 class Reply:
@@ -66,7 +67,8 @@ class Reply:
             finish = Finish.STOP
         elif len(token_ids) >= self._sampling.max_tokens:
             finish = Finish.LENGTH
-        self._end(finish, StepOutput([]))
+        # Whoever told the last token told with it what was held back until the end.
+        self._deltas.skip(self._end(finish))
 
     def take(self, step: StepOutput) -> None:
         """Tell what a step of the engine brought."""
@@ -74,15 +76,17 @@ class Reply:
         self.completion_tokens += shown.token_count
         self._deltas.add(shown, step)
         if step.finish is not None or self._answer.ended:
-            self._end(step.finish, step)
+            self._deltas.add(self._end(step.finish), step)
 
-    def _end(self, finish: Finish | None, step: StepOutput) -> None:
-        """End as the text does, or else as the engine did, if either does."""
+    def _end(self, finish: Finish | None) -> Shown:
+        """End as the text does, or else as the engine did, if either does; return what is left."""
+        left = NOTHING
         if self._answer.ended:
             finish = Finish.STOP
         elif finish is not None:
-            self._deltas.add(self._answer.flush(cut=finish is Finish.LENGTH), step)
+            left = self._answer.flush(cut=finish is Finish.LENGTH)
         if finish is Finish.STOP and self._answer.called:
             self.reason = FinishReason.FINISH_REASON_TOOL_CALLS
         elif finish is not None:
             self.reason = REASONS[finish]
+        return left

@@ -62,6 +62,16 @@ def test_a_stop_text_ends_it_within_a_step():
     assert spoken.reply.usage.completion_tokens == 8
 
 
+def test_what_was_held_back_until_the_end_is_told_once():
+    """The start of a stop text that never came goes out with the last token, and not again."""
+    first, second = Spoken(max_tokens=7, stops=["END"]), Spoken(max_tokens=7, stops=["END"])
+    first.take("well EN", finish=Finish.LENGTH)
+    assert first.told() == ("well EN", 7)
+    second.reply.replay(list(b"well EN"))
+    assert second.told() == ("", 0)
+    assert second.reply.reason == first.reply.reason == FinishReason.FINISH_REASON_LENGTH
+
+
 def test_a_call_is_why_a_turn_ends():
     """A turn that ends after a call ends for it; one that is cut off does not."""
     for finish, reason in (
