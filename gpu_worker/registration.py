@@ -63,7 +63,7 @@ class Registration:
             on_drain: told to drain within so many seconds; None: as the settings say.
             tls: for the sessions; each begins with the certificate that is current then.
         """
-        self._heartbeat = heartbeat
+        self._make_heartbeat = heartbeat
         self._slots = slots
         self._identity = WorkerHello()
         self._recent: deque[SlotFreed] = deque(maxlen=RESENT_AFTER_HELLO)
@@ -71,7 +71,7 @@ class Registration:
             SchedulerSession(
                 address,
                 slots=slots,
-                heartbeat=heartbeat,
+                heartbeat=self._heartbeat,
                 hello=self._hello,
                 on_new_term=self._on_new_term,
                 on_drain=on_drain,
@@ -93,7 +93,8 @@ class Registration:
 
     def beat(self) -> None:
         """Send a heartbeat now, since the state has changed."""
-        self._tell(WorkerReport(heartbeat=self._heartbeat()))
+        if (heartbeat := self._heartbeat()) is not None:
+            self._tell(WorkerReport(heartbeat=heartbeat))
 
     async def run(self, identity: WorkerHello) -> None:
         """Keep the sessions until cancelled.
@@ -108,6 +109,18 @@ class Registration:
             while True:
                 self.beat()
                 await asyncio.sleep(HEARTBEAT_INTERVAL_S)
+
+    def _heartbeat(self) -> Heartbeat | None:
+        """Make a heartbeat; None where a fault of ours keeps it from being made.
+
+        What runs goes on, and its slots are told of as ever. Without heartbeats a worker is chosen
+        last, and no part of one may be left out: a lease that it does not list is voided.
+        """
+        try:
+            return self._make_heartbeat()
+        except Exception:
+            log.exception("heartbeat_failed")
+            return None
 
     def _hello(self) -> WorkerHello:
         hello = WorkerHello(
@@ -134,7 +147,7 @@ class SchedulerSession:
         address: str,
         *,
         slots: Slots,
-        heartbeat: Callable[[], Heartbeat],
+        heartbeat: Callable[[], Heartbeat | None],
         hello: Callable[[], WorkerHello],
         on_new_term: Callable[[], None],
         on_drain: Callable[[float | None], None],
@@ -189,7 +202,8 @@ class SchedulerSession:
         self._put(hello=self._hello())
         for freed in self._recent:
             self._put(slot_freed=freed)
-        self._put(heartbeat=self._heartbeat())
+        if (heartbeat := self._heartbeat()) is not None:
+            self._put(heartbeat=heartbeat)
         self._stream.wake()
         try:
             reason = await self._stream.run()

@@ -7,6 +7,7 @@ from fastrun.v1.error_pb2 import ErrorReason
 from fastrun.v1.generation_pb2 import FinishReason
 from fastrun.v1.scheduler_pb2 import LeaseClaims, Welcome
 from gpu_worker.slots import Slots
+from gpu_worker.vitals import Vitals
 
 LIMIT_S = 10
 
@@ -219,6 +220,32 @@ async def test_heartbeats_list_what_runs(slow_stack):
     await scheduler.until(lambda s: list(s.heartbeats[-1].running_lease_ids) == ["beating"])
     edge.abort(stream_id)
     await scheduler.until(lambda s: not s.heartbeats[-1].running_lease_ids)
+
+
+async def test_a_heartbeat_that_cannot_be_made_ends_no_session(slow_stack, monkeypatch):
+    """What runs is told of in all sessions, old and new, and the worker lives."""
+    scheduler, edge = slow_stack.scheduler, slow_stack.edge()
+    request = slow_stack.ask()
+    request.lease = scheduler.lease("running")
+    stream_id = edge.start(request)
+    await edge.first_delta(stream_id)
+    failed = asyncio.Event()
+
+    def odd(vitals, **_figures):
+        failed.set()
+        raise RuntimeError(vitals)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Vitals, "heartbeat", odd)
+        await asyncio.wait_for(failed.wait(), LIMIT_S)
+        scheduler.break_session()
+        await scheduler.until(lambda s: len(s.hellos) == 2)
+        assert len(scheduler.hellos[1].running_leases) == 1
+        edge.abort(stream_id)
+        await scheduler.until(lambda s: s.freed_ids() == ["running"])
+    beats = len(scheduler.heartbeats)
+    await scheduler.until(lambda s: len(s.heartbeats) > beats)
+    assert slow_stack.left.empty()
 
 
 async def test_every_scheduler_hears_the_same(run_stack):
