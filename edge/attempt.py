@@ -53,6 +53,8 @@ class Attempt:
         progress: Progress,
         *,
         early_headers_s: float,
+        first_delta_s: float,
+        silence_s: float,
     ) -> None:
         """Begin; on_accepted() and what follows it may come from now on.
 
@@ -62,18 +64,24 @@ class Attempt:
             tally: told what it uses.
             progress: of the generation; if that can be resumed, this try does.
             early_headers_s: after so long the client is shown that it is being worked on.
+            first_delta_s: how long the first delta may be waited for.
+            silence_s: how long any other may be.
         """
-        loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
         self._index = index
         self._output = output
         self._tally = tally
         self._progress = progress
         self._resumed = len(progress.token_ids)
-        self._early = loop.call_later(early_headers_s, output.begin, index)
+        self._first_delta_s = first_delta_s
+        self._silence_s = silence_s
         self._ran = False
+        self._has_delta = False
+        self._moved_at = time.monotonic()
+        self._early = loop.call_later(early_headers_s, output.begin, index)
+        # The first delta changes the limit, so look again by then.
+        self._look = loop.call_later(min(first_delta_s, silence_s), self._look_for_silence)
         self.ended: asyncio.Future[Finished] = loop.create_future()
-        self.has_delta = False
-        self.moved_at = time.monotonic()
 
     def on_accepted(self, accepted: Accepted) -> None:
         """Nothing is owed to the client yet: what was accepted may still fail."""
@@ -87,8 +95,8 @@ class Attempt:
         """Pass on, unless nobody wants it any more."""
         self._tally.received(len(delta.token_ids))
         if not self.ended.done():
-            self.has_delta = True
-            self.moved_at = time.monotonic()
+            self._has_delta = True
+            self._moved_at = time.monotonic()
             self._progress.received(delta)
             self._output.on_delta(self._index, delta)
 
@@ -122,12 +130,22 @@ class Attempt:
 
     def on_silence(self) -> None:
         """End: the worker has said nothing for as long as it may."""
-        self._fail(_failed("the worker was silent"), is_fault=not self.has_delta)
+        self._fail(_failed("the worker was silent"), is_fault=not self._has_delta)
 
     def close(self) -> None:
         """Take nothing more."""
         self._early.cancel()
+        self._look.cancel()
         self.ended.cancel()
+
+    def _look_for_silence(self) -> None:
+        limit_s = self._silence_s if self._has_delta else self._first_delta_s
+        left_s = self._moved_at + limit_s - time.monotonic()
+        if left_s <= 0:
+            self.on_silence()
+        else:
+            left_s = min(left_s, self._silence_s)
+            self._look = self._loop.call_later(left_s, self._look_for_silence)
 
     def _fail(self, error: ServiceError, *, died: bool = False, is_fault: bool = False) -> None:
         if not self.ended.done():

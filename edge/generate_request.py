@@ -2,7 +2,8 @@
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from edge.json_schema import to_json
 from edge.openai_schema import (
@@ -54,8 +55,7 @@ MODES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(msgspec.Struct, frozen=True):
     """The generations of one request, by index: the choices of the first prompt come first."""
 
     common: GenerateRequest
@@ -109,6 +109,8 @@ class Batch:
 
     def usage(self, usages: Sequence[Usage]) -> Usage:
         """Add up what all have used, in the order of their indices: each prompt counts once."""
+        if len(usages) == 1:
+            return usages[0]
         firsts = usages[:: self.choices]
         return Usage(
             prompt_tokens=sum(each.prompt_tokens for each in firsts),

@@ -7,8 +7,9 @@ when one fails for good the others are aborted, and the request has failed.
 
 import asyncio
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+import msgspec
 import structlog
 
 from edge import rate_limits
@@ -49,8 +50,7 @@ class Times:
     early_headers_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(msgspec.Struct, frozen=True):
     """The generations of one request, to be run."""
 
     caller: Caller
@@ -59,7 +59,7 @@ class Job:
     """Told what its log line and its headers will say."""
     meter: Meter
     """Told what its usage record will say."""
-    lost: set[str] = field(default_factory=set)
+    lost: set[str] = msgspec.field(default_factory=set)
     """Ids of the instances that died with one of them."""
 
     def note_counts(self) -> None:
@@ -250,12 +250,18 @@ class Generations:
             self._scheduler.release(grant)
             raise
         attempt = Attempt(
-            index, output, tally, progress, early_headers_s=self._times.early_headers_s
+            index,
+            output,
+            tally,
+            progress,
+            early_headers_s=self._times.early_headers_s,
+            first_delta_s=self._times.first_delta_s,
+            silence_s=self._times.silence_s,
         )
         call = self._workers.start(grant, request, attempt, gathers=not output.is_read_along)
         failure = ""
         try:
-            return await self._watch(attempt)
+            return await attempt.ended
         except AttemptError as error:
             failure = reason_name(error.error.detail.reason)
             if error.is_fault:
@@ -266,18 +272,6 @@ class Generations:
             call.abort()  # nothing is sent when it has ended by itself
             facts = {"worker_id": grant.worker_id, "generation": index, "failure": failure}
             self._tracer.end(span, "attempt", time.monotonic(), facts, failed=bool(failure))
-
-    async def _watch(self, attempt: Attempt) -> Finished:
-        """Wait for the end; too long a silence is one."""
-        while not attempt.ended.done():
-            limit_s = self._times.silence_s if attempt.has_delta else self._times.first_delta_s
-            left_s = attempt.moved_at + limit_s - time.monotonic()
-            if left_s <= 0:
-                attempt.on_silence()
-                break
-            # The first delta changes the limit, so look again by then.
-            await asyncio.wait({attempt.ended}, timeout=min(left_s, self._times.silence_s))
-        return attempt.ended.result()
 
 
 def _broken_off(error: ServiceError) -> Exception:

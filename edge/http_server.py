@@ -7,9 +7,11 @@ and how long it may read nothing before it is cut off.
 import asyncio
 import secrets
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from email.utils import formatdate
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -260,7 +262,7 @@ def refusal_bytes(refusal: Refusal) -> bytes:
             {
                 "Content-Type": "application/json",
                 "Content-Length": str(len(refusal.body())),
-                "Date": formatdate(usegmt=True),
+                "Date": date_now(),
                 "Server": SERVER,
                 REQUEST_ID: secrets.token_hex(12),
                 "Connection": "close",
@@ -275,3 +277,13 @@ def head(status: int, headers: dict[str, Any], version: str = "1.1") -> bytes:
     lines = [f"HTTP/{version} {status} {HTTPStatus(status).phrase}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+
+
+def date_now() -> str:
+    """What the Date header of an answer says."""
+    return _date(int(time.time()))
+
+
+@lru_cache(maxsize=1)
+def _date(seconds: int) -> str:
+    return formatdate(seconds, usegmt=True)

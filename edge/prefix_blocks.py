@@ -7,10 +7,11 @@ prompts have in common is cut alike, and a conversation's next turn has all bloc
 """
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from itertools import accumulate
+
+import msgspec
 
 from fastrun.v1.generation_pb2 import ChatMessage, Tool
 
@@ -31,8 +32,7 @@ _REASONING, _CONTENT, _CALL, _ARGUMENTS = b"\xf9", b"\xfa", b"\xfb", b"\xfc"
 _TOOL, _DESCRIPTION, _PARAMETERS = b"\xfd", b"\xfe", b"\xff"
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixBlocks:
+class PrefixBlocks(msgspec.Struct, frozen=True):
     """A prompt as schedulers see it; the last block is left out unless it is full."""
 
     hashes: Sequence[int] = ()
@@ -50,10 +50,7 @@ def of_conversation(
     tools: Iterable[Tool], messages: Iterable[ChatMessage], *, cache_salt: str
 ) -> PrefixBlocks:
     """Cut a conversation: tools first, then messages, as templates render them."""
-    parts = [part for tool in tools for part in _tool(tool)]
-    for message in messages:
-        parts.extend(_message(message))
-    return _cut(b"".join(parts), cache_salt)
+    return _cut(b"".join((*map(_tool, tools), *map(_message, messages))), cache_salt)
 
 
 def of_prompts(prompts: Sequence[str], *, cache_salt: str) -> PrefixBlocks:
@@ -69,27 +66,20 @@ def tokens_of(size: int) -> int:
     return -(-size // BYTES_PER_TOKEN)
 
 
-def _tool(tool: Tool) -> Iterator[bytes]:
-    yield _TOOL
-    yield tool.name.encode()
-    yield _DESCRIPTION
-    yield tool.description.encode()
-    yield _PARAMETERS
-    yield tool.parameters_json_schema.encode()
+def _tool(tool: Tool) -> bytes:
+    name, description = tool.name.encode(), tool.description.encode()
+    parameters = tool.parameters_json_schema.encode()
+    return b"".join((_TOOL, name, _DESCRIPTION, description, _PARAMETERS, parameters))
 
 
-def _message(message: ChatMessage) -> Iterator[bytes]:
-    yield _ROLES[message.role : message.role + 1]
+def _message(message: ChatMessage) -> bytes:
+    parts = [_ROLES[message.role : message.role + 1]]
     if message.reasoning:
-        yield _REASONING
-        yield message.reasoning.encode()
-    yield _CONTENT
-    yield message.content.encode()
+        parts += (_REASONING, message.reasoning.encode())
+    parts += (_CONTENT, message.content.encode())
     for call in message.tool_calls:
-        yield _CALL
-        yield call.name.encode()
-        yield _ARGUMENTS
-        yield call.arguments.encode()
+        parts += (_CALL, call.name.encode(), _ARGUMENTS, call.arguments.encode())
+    return b"".join(parts)
 
 
 def _cut(text: bytes, cache_salt: str) -> PrefixBlocks:
@@ -103,7 +93,7 @@ def _cut(text: bytes, cache_salt: str) -> PrefixBlocks:
         if end > size:
             break
         state.update(text[start:end])
-        digests.append(state.copy().digest())
+        digests.append(state.digest())
         start = end
     count = len(digests)
     hashes = struct.unpack(f"<{count}Q", b"".join(digests))

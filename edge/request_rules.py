@@ -90,12 +90,11 @@ def _decode(
     depth_limit: int,
 ) -> RequestT:
     fields = parse_object(body, depth_limit=depth_limit)
-    for name, neutral in unsupported.items():
-        if fields.get(name) is not None and fields[name] not in neutral:
+    whole = _whole_fields(kind)
+    for name, value in fields.items():
+        if name in unsupported and value is not None and value not in unsupported[name]:
             raise invalid(f"{name} is not supported" + (" here" if name in _ONLY_IN_CHAT else ""))
-    for name in _whole_fields(kind):
-        value = fields.get(name)
-        if isinstance(value, float) and value.is_integer():
+        if isinstance(value, float) and value.is_integer() and name in whole:
             fields[name] = int(value)
     try:
         request = msgspec.convert(fields, kind)

@@ -6,7 +6,6 @@ encoded.
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
@@ -38,8 +37,7 @@ FINISH_REASONS: Mapping[int, Any] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(msgspec.Struct, frozen=True):
     """What every chunk of one answer repeats."""
 
     id: str

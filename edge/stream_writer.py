@@ -8,12 +8,11 @@ when an upgrade breaks it.
 
 import asyncio
 from collections.abc import Callable, Mapping
-from email.utils import formatdate
 from typing import Protocol
 
 from aiohttp import web
 
-from edge.http_server import SERVER, Connection, head
+from edge.http_server import SERVER, Connection, date_now, head
 
 _LAST_CHUNK = b"0\r\n\r\n"
 
@@ -221,7 +220,7 @@ def stream_headers(headers: Mapping[str, str]) -> dict[str, str]:
         "Content-Type": "text/event-stream; charset=utf-8",
         "Cache-Control": "no-cache",
         "X-Accel-Buffering": "no",
-        "Date": formatdate(usegmt=True),
+        "Date": date_now(),
         "Server": SERVER,
         **headers,
     }

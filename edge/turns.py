@@ -1,7 +1,8 @@
 """What a request asks the scheduler for, and how it waits for it: one place, one slot at a time."""
 
 import asyncio
-from dataclasses import dataclass
+
+import msgspec
 
 from edge.caller import Caller
 from edge.prefix_blocks import UNKNOWN, PrefixBlocks
@@ -9,8 +10,7 @@ from fastrun.service.errors import ServiceError
 from fastrun.v1.scheduler_pb2 import RateLimit
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
+class Wish(msgspec.Struct, frozen=True):
     """Slots that a request asks for, one for each of the generations named."""
 
     request_id: str
@@ -39,8 +39,7 @@ class Wish:
     """What its wait is a part of; empty: it is not traced."""
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(msgspec.Struct, frozen=True):
     """A slot of one worker, held by a lease until it is given back or its generation ends."""
 
     lease_id: str

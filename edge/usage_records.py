@@ -39,6 +39,8 @@ def add_up(generations: Sequence[Counts | None], choices: int) -> Counts:
         generations: by index; None: it did not run, or nobody knows.
         choices: how many of them each prompt has; its tokens count once.
     """
+    if len(generations) == 1:
+        return generations[0] or Counts()
     prompts = [
         next((each for each in generations[first : first + choices] if each is not None), None)
         for first in range(0, len(generations), choices)

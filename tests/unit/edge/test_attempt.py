@@ -24,7 +24,7 @@ class Shown:
 
 def begin(shown, progress):
     tally = Tally(0, "w", lambda: None)
-    return Attempt(0, shown, tally, progress, early_headers_s=60)
+    return Attempt(0, shown, tally, progress, early_headers_s=60, first_delta_s=60, silence_s=60)
 
 
 async def test_what_comes_too_late_changes_nothing():
