@@ -89,7 +89,8 @@ def auth_service(given: str | None, data: Path | None, context: str | None) -> S
         context: the name of a context, or the path of its file.
 
     Raises:
-        CommandError: there is no such context, or it would be plaintext over a network.
+        CommandError: there is no such context, nothing runs in that folder, or it would be
+            plaintext over a network.
     """
     deployment = _deployment(given, data, context)
     return _service(given or deployment.auth, Role.AUTH, deployment)
@@ -149,6 +150,10 @@ def _deployment(given: str | None, data: Path | None, context: str | None) -> _D
     folder = data_folder(data)
     state = folder.state()
     if state is None:
+        if data is not None and not given:
+            raise NotReachedError(
+                f"nothing runs in {folder.path}: start it with fastrun up --data {folder.path}"
+            )
         return _Deployment()
     try:
         tls = Tls.of_folder(folder.certs / Role.OPERATOR)

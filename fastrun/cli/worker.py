@@ -156,12 +156,12 @@ def join(
 def run(data: WorkerData = None) -> None:
     """Run the worker of a machine that has joined."""
     folder = _folder(data)
-    folder.take()
     joined = folder.joined()
     if joined is None:
         raise CommandError(
             f"there is no worker in {folder.path}: join first, with fastrun worker join"
         )
+    folder.take()
     _stands(folder, None, "")
     _start(folder, joined)
 

@@ -3,6 +3,7 @@
 import http.client
 from collections.abc import Iterator, Mapping
 from datetime import datetime
+from importlib import import_module
 from urllib.parse import urlsplit
 
 from fastrun.cli.connection import auth_service, scheduler_service
@@ -10,6 +11,7 @@ from fastrun.cli.doctor import certificates, deployment, disk, host
 from fastrun.cli.doctor.finding import Finding, ok, skipped, warning, wrong
 from fastrun.local import preflight
 from fastrun.local.certificates import folder_name, identities_in
+from fastrun.local.environment import check_own
 from fastrun.local.errors import LocalError
 from fastrun.local.folder import DataFolder, State
 from fastrun.local.postgres import Postgres
@@ -19,6 +21,11 @@ from gpu_worker.config import Config
 
 RENEW = "start fastrun up again, which makes it anew"
 TIMEOUT_S = 5.0
+# What a start makes by itself, unless it is told.
+_MADE = {
+    ("auth", "database_url"): ("DATABASE_URL", "postgresql:"),
+    ("auth", "pepper"): ("FASTRUN_AUTH_PEPPER", "00" * 32),
+}
 
 
 def check(
@@ -98,8 +105,27 @@ def _startable(environ: Mapping[str, str], port: int) -> Iterator[Finding]:
         yield wrong("port", str(error))
     if url := environ.get("DATABASE_URL"):
         yield from host.database(url, "", host.START_POSTGRES)
+    yield from _settings(environ)
     try:
         yield from host.worker(settings.load(Config, "worker", environ), environ)
     except ConfigError as error:
         for problem in error.problems:
             yield wrong("settings", problem)
+
+
+def _settings(environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Look at what is set for services; the worker's settings are looked at with its model."""
+    try:
+        check_own(environ)
+    except LocalError as error:
+        yield wrong("settings", str(error))
+    made = dict(pair for field, pair in _MADE.items() if settings.explicit(*field, environ) is None)
+    for service, package in host.SERVICES.items():
+        if service == "worker":
+            continue
+        kind = import_module(f"{package}.config").Config
+        try:
+            settings.load(kind, service, {**environ, **made})
+        except ConfigError as error:
+            for problem in error.problems:
+                yield wrong("settings", problem)

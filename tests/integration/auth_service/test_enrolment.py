@@ -351,8 +351,9 @@ async def test_what_is_no_token_is_not_sent(head, tmp_path):
 async def test_without_a_token(head, tmp_path):
     """A machine that has not joined is told where tokens come from, and runs nothing."""
     joined = await head.run("join", head.address, "--data", str(tmp_path / "worker"))
-    ran = await head.run("run", "--data", str(tmp_path / "worker"))
+    ran = await head.run("run", "--data", str(tmp_path / "nowhere"))
 
+    assert not (tmp_path / "nowhere").exists()
     assert "make a token with fastrun worker token on the head" in joined.stderr
     assert "join first, with fastrun worker join" in ran.stderr
     assert joined.status == ran.status == 1

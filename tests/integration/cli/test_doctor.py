@@ -260,6 +260,20 @@ def test_settings(doctor, worker_settings):
     assert "FASTRUN_WORKER_SLOTZ: unknown setting, did you mean" in wrong["settings"]
 
 
+def test_settings_of_a_stack_that_does_not_run(doctor, tmp_path):
+    """It tells what a start would be refused for, whichever service it is about."""
+    data = ("--data", str(tmp_path), "--port", "0")
+    assert doctor(*data) == (0, {})
+    for name, value, says in (
+        ("FASTRUN_EDGE_LISTN", "x", "FASTRUN_EDGE_LISTN: unknown setting, did you mean"),
+        ("FASTRUN_AUTH_POOL_SIZE", "many", "FASTRUN_AUTH_POOL_SIZE: Expected `int`"),
+        ("FASTRUN_SCHEDULER_LISTEN", "127.0.0.1:1", "fastrun up sets FASTRUN_SCHEDULER_LISTEN"),
+    ):
+        status, wrong = doctor(*data, **{name: value})
+        assert (status, wrong.keys()) == (1, {"settings"})
+        assert says in wrong["settings"]
+
+
 @contextmanager
 def small_disk(folder):
     """A disk of 2 MB."""

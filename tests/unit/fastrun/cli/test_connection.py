@@ -44,7 +44,8 @@ def test_the_nearest_word_counts(contexts, monkeypatch, tmp_path):
     assert address() == "prod:7001"
     assert address(context="lab") == "lab:7001"
     assert address(context="local") == "127.0.0.1:7001"
-    assert address(data=tmp_path / "data") == "127.0.0.1:7001"
+    with pytest.raises(CommandError, match="nothing runs in"):
+        address(data=tmp_path / "data")
     assert address(context="lab", given="other:1") == "other:1"
 
 
@@ -59,6 +60,12 @@ def test_two_words_that_contradict(tmp_path):
     """A stack that runs here and a deployment elsewhere cannot both be meant."""
     with pytest.raises(CommandError, match="leave out one"):
         address(data=tmp_path, context="lab")
+
+
+def test_a_folder_in_which_nothing_runs(tmp_path):
+    """Who names a stack's folder is told that nothing runs there, and meets no other service."""
+    with pytest.raises(CommandError, match=rf"nothing runs in {tmp_path}: start it with fastrun"):
+        address(data=tmp_path)
 
 
 def test_plaintext_stays_on_this_machine():
