@@ -206,6 +206,11 @@ def test_what_starts_waits_for_what_it_needs():
             assert how == {"condition": wanted}, f"{name} on {needed}"
 
 
+def test_an_operator_waits_for_nothing():
+    """What is broken can be looked at, and is not started by who looks."""
+    assert "depends_on" not in services()["operator"]
+
+
 def test_a_gpu_worker_has_what_its_engine_needs():
     """GPUs, shared memory and pinned memory are reserved, only in the profile `gpu`."""
     service = services()["gpu-worker"]
