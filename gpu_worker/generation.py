@@ -36,6 +36,9 @@ log = structlog.get_logger()
 
 # Longer texts are templated and tokenized in a thread, so that no heartbeat waits for them.
 INLINE_CHARACTERS = 8 << 10
+# So long an answer that a stop text has ended is not told to be complete, while the engine makes
+# its step: told before, its client could ask again and find the slot, and itself, still busy.
+LET_GO_S = 0.1
 
 END_NAMES = {
     FinishReason.FINISH_REASON_STOP: "stop",
@@ -244,6 +247,8 @@ class Generation:
         reply.take(step)
         # If it ends, all is told: what comes while the engine lets go is late.
         self._ending = reply.reason is not None
+        if self._ending and step.finish is None:
+            asyncio.get_running_loop().call_later(LET_GO_S, self._told_complete)
         return self._ending
 
     def _finish(self, reason: FinishReason.ValueType, end: str) -> None:

@@ -7,7 +7,16 @@ import msgspec
 import pytest
 
 from fastrun.v1.error_pb2 import ErrorReason
-from fastrun.v1.generation_pb2 import ChatMessage, FinishReason, GenerateRequest, Role, Sampling
+from fastrun.v1.generation_pb2 import (
+    Accepted,
+    ChatMessage,
+    Delta,
+    Finished,
+    FinishReason,
+    GenerateRequest,
+    Role,
+    Sampling,
+)
 from gpu_worker import engines
 from gpu_worker.config import Config
 from gpu_worker.engine.protocol import EngineDeadError
@@ -122,4 +131,18 @@ async def test_what_was_told_in_full_neither_fails_nor_moves(run, cause):
     assert finished.usage.completion_tokens == len(delta.token_ids)
     outcome = await complete.outcome()
     assert outcome.end == "stop"
+    assert complete.told() == []
+
+
+async def test_the_end_of_an_answer_waits_for_no_engine_that_does_not_let_go(run):
+    """It is told once the engine has had the time of a step, and its slot is held on."""
+    complete = await run()
+    events = complete.told()
+    while not events or not isinstance(events[-1], Finished):
+        await asyncio.sleep(0)
+        events += complete.told()
+    assert [type(each) for each in events] == [Accepted, Delta, Finished]
+    assert await complete.still_runs()
+    outcome = await complete.outcome()
+    assert (outcome.end, outcome.usage) == ("stop", events[-1].usage)
     assert complete.told() == []
