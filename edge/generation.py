@@ -241,23 +241,22 @@ class Generations:
         self, job: Job, index: int, grant: Grant, progress: Progress, output: Output
     ) -> Finished:
         job.exchange.facts["worker_id"] = grant.worker_id
-        request = job.batch.request(index, grant.lease, resume_token_ids=progress.token_ids)
-        span = self._tracer.begin(job.exchange.span, time.monotonic())
-        request.traceparent = span.traceparent
         try:
-            tally = job.meter.attempt(index, grant.worker_id)
-        except Refusal:
+            request = job.batch.request(index, grant.lease, resume_token_ids=progress.token_ids)
+            span = self._tracer.begin(job.exchange.span, time.monotonic())
+            request.traceparent = span.traceparent
+            attempt = Attempt(
+                index,
+                output,
+                job.meter.attempt(index, grant.worker_id),
+                progress,
+                early_headers_s=self._times.early_headers_s,
+                first_delta_s=self._times.first_delta_s,
+                silence_s=self._times.silence_s,
+            )
+        except BaseException:  # be it a fault of ours: no Start was written, so the slot is free
             self._scheduler.release(grant)
             raise
-        attempt = Attempt(
-            index,
-            output,
-            tally,
-            progress,
-            early_headers_s=self._times.early_headers_s,
-            first_delta_s=self._times.first_delta_s,
-            silence_s=self._times.silence_s,
-        )
         call = self._workers.start(grant, request, attempt, gathers=not output.is_read_along)
         failure = ""
         try:

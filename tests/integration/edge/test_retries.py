@@ -331,3 +331,17 @@ async def test_a_fault_of_ours_in_mid_stream(start, body, monkeypatch):
         assert response.status_code == 200
         assert last_event(response.text)["error"]["code"] == 500
         assert "secret" not in response.text
+
+
+@pytest.mark.parametrize("broken", ["edge.generation.Attempt", "edge.metering.Meter.attempt"])
+async def test_a_fault_of_ours_before_the_start(start, body, until, monkeypatch, broken):
+    """An exception nobody expected between the grant and the Start gives the slot back."""
+    async with start() as stack:
+
+        def fault(*args, **fields):
+            raise RuntimeError
+
+        monkeypatch.setattr(broken, fault)
+        assert (await stack.client.post(CHAT, json=body())).status_code == 500
+        await until(lambda: stack.scheduler.releases == ["lease_1"])
+        assert stack.worker.runs == []
