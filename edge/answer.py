@@ -26,15 +26,31 @@ class Piece(Protocol):
         """One for each token, if they were asked for."""
 
 
+class WrittenLogprobs(Protocol):
+    """Logprobs of one answer, written as they come: as messages they would take ten times that."""
+
+    def add(self, tokens: Sequence[TokenLogprob]) -> None:
+        """Take those of one token or more."""
+
+    def json(self) -> bytes:
+        """Return all of them."""
+
+
 class Answer:
     """A piece that grows."""
 
-    def __init__(self) -> None:
+    def __init__(self, written: WrittenLogprobs | None = None) -> None:
+        """Begin with nothing.
+
+        Args:
+            written: where logprobs go; None keeps them as they are.
+        """
         self._content: list[str] = []
         self._reasoning: list[str] = []
         self._calls: dict[int, tuple[ToolCallDelta, list[str]]] = {}
         self.logprobs: list[TokenLogprob] = []
         """See Piece."""
+        self.written = written
 
     @property
     def content(self) -> str:
@@ -63,4 +79,4 @@ class Answer:
         for call in delta.tool_calls:
             self._calls.setdefault(call.index, (call, []))[1].append(call.arguments)
         if delta.logprobs:
-            self.logprobs.extend(delta.logprobs)
+            (self.written.add if self.written else self.logprobs.extend)(delta.logprobs)

@@ -1,13 +1,14 @@
 """The two shapes of an answer: of a chat completion and of a text completion."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
+import msgspec
 import orjson
 from msgspec import UNSET
 
-from edge.answer import Answer
-from edge.logprobs import TextLogprobsWriter, chat_logprobs
+from edge.answer import Answer, WrittenLogprobs
+from edge.logprobs import WrittenChatLogprobs, WrittenTextLogprobs
 from edge.openai_replies import (
     AssistantMessage,
     ChatChoice,
@@ -45,6 +46,9 @@ class Format(Protocol):
     def usage(self, usage: Usage) -> bytes:
         """The event after those of all choices; nothing unless it was asked for."""
 
+    def answer(self) -> Answer:
+        """Where one choice of a plain answer gathers."""
+
     def document(self, answers: Sequence[Answer], reasons: Sequence[int], usage: Usage) -> bytes:
         """The plain answer, with one item of each list per choice."""
 
@@ -66,6 +70,10 @@ class ChatFormat:
         """See Format."""
         return usage_event(self._identity, CHAT_CHUNK, usage) if self._include_usage else b""
 
+    def answer(self) -> Answer:
+        """See Format."""
+        return Answer(WrittenChatLogprobs() if self._has_logprobs else None)
+
     def document(self, answers: Sequence[Answer], reasons: Sequence[int], usage: Usage) -> bytes:
         """See Format."""
         return encode(
@@ -79,7 +87,7 @@ class ChatFormat:
                         index=index,
                         message=_message(answer, reason),
                         finish_reason=FINISH_REASONS[reason],
-                        logprobs=chat_logprobs(answer.logprobs) if self._has_logprobs else UNSET,
+                        logprobs=UNSET if answer.written is None else _as_it_is(answer.written),
                     )
                     for index, (answer, reason) in enumerate(zip(answers, reasons, strict=True))
                 ],
@@ -104,6 +112,11 @@ class CompletionFormat:
         """See Format."""
         return usage_event(self._identity, TEXT_CHUNK, usage) if self._include_usage else b""
 
+    def answer(self) -> Answer:
+        """See Format."""
+        alternatives = self._alternatives
+        return Answer(None if alternatives is None else WrittenTextLogprobs(alternatives))
+
     def document(self, answers: Sequence[Answer], reasons: Sequence[int], usage: Usage) -> bytes:
         """See Format."""
         return encode(
@@ -113,19 +126,23 @@ class CompletionFormat:
                 created=self._identity.created,
                 model=self._identity.model,
                 choices=[
-                    self._choice(index, answer, reason)
+                    _text_choice(index, answer, reason)
                     for index, (answer, reason) in enumerate(zip(answers, reasons, strict=True))
                 ],
                 usage=usage_of(usage),
             )
         )
 
-    def _choice(self, index: int, answer: Answer, reason: int) -> TextChoice:
-        logprobs = None
-        if self._alternatives is not None:
-            logprobs = TextLogprobsWriter(self._alternatives).write(answer.logprobs)
-        word = FINISH_REASONS[reason]
-        return TextChoice(index=index, text=answer.content, logprobs=logprobs, finish_reason=word)
+
+def _text_choice(index: int, answer: Answer, reason: int) -> TextChoice:
+    logprobs = None if answer.written is None else _as_it_is(answer.written)
+    word = FINISH_REASONS[reason]
+    return TextChoice(index=index, text=answer.content, logprobs=logprobs, finish_reason=word)
+
+
+def _as_it_is(written: WrittenLogprobs) -> Any:
+    """Return what is encoded already as a value that is encoded to itself."""
+    return msgspec.Raw(written.json())
 
 
 def _message(answer: Answer, reason: int) -> AssistantMessage:

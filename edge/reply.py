@@ -54,7 +54,7 @@ class CollectedReply:
     def __init__(self, exchange: Exchange, form: Format, choices: int) -> None:
         self._exchange = exchange
         self._form = form
-        self._answers = [Answer() for _ in range(choices)]
+        self._answers = [form.answer() for _ in range(choices)]
         self._reasons = [0] * choices
 
     def begin(self, index: int) -> None:
@@ -71,7 +71,7 @@ class CollectedReply:
 
     def restart(self, index: int) -> bool:
         """Forget: nothing of it was sent."""
-        self._answers[index] = Answer()
+        self._answers[index] = self._form.answer()
         return True
 
     async def finish(self, usage: Usage) -> web.StreamResponse:

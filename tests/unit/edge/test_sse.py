@@ -8,6 +8,7 @@ import pytest
 from edge.answer import Answer
 from edge.errors import Refusal
 from edge.formats import ChatFormat, CompletionFormat
+from edge.logprobs import TextLogprobsWriter, chat_logprobs
 from edge.openai_replies import ChatCompletionChunk, CompletionChunk
 from edge.openai_schema import ChatCompletionRequest, CompletionRequest, Message, StreamOptions
 from edge.sse import ChatEvents, CompletionEvents, Identity, error_event
@@ -162,7 +163,7 @@ def test_reasoning_tokens():
     """What was thought is counted beside the completion tokens, which hold it."""
     usage = Usage(prompt_tokens=1, completion_tokens=5, reasoning_tokens=3)
     form = ChatFormat("abc", ChatCompletionRequest(model="m", messages=MESSAGES))
-    told = json.loads(form.document([Answer()], [STOP], usage))["usage"]
+    told = json.loads(form.document([form.answer()], [STOP], usage))["usage"]
     assert told["completion_tokens_details"] == {"reasoning_tokens": 3}
     assert told["total_tokens"] == 6
 
@@ -175,8 +176,11 @@ def test_error_event():
     }
 
 
-def answer(*deltas):
-    put_together = Answer()
+def answer(form, *deltas):
+    return filled(form.answer(), *deltas)
+
+
+def filled(put_together, *deltas):
     for delta in deltas:
         put_together.add(delta)
     return put_together
@@ -189,13 +193,13 @@ def test_plain_chat():
         Delta(tool_calls=[{"index": 0, "arguments": '{"a"'}]),
         Delta(tool_calls=[{"index": 0, "arguments": ":1}"}]),
     ]
+    form = ChatFormat("abc", ChatCompletionRequest(model="m", messages=MESSAGES))
     answers = [
-        answer(Delta(content="hi "), Delta(content="😀")),
-        answer(Delta(reasoning="hm"), *call),
-        answer(),
+        answer(form, Delta(content="hi "), Delta(content="😀")),
+        answer(form, Delta(reasoning="hm"), *call),
+        answer(form),
     ]
     reasons = [STOP, FinishReason.FINISH_REASON_TOOL_CALLS, FinishReason.FINISH_REASON_LENGTH]
-    form = ChatFormat("abc", ChatCompletionRequest(model="m", messages=MESSAGES))
     document = json.loads(form.document(answers, reasons, USAGE))
     assert document["id"] == "chatcmpl-abc"
     assert document["object"] == "chat.completion"
@@ -235,7 +239,7 @@ def test_plain_completion():
     asked = CompletionRequest(model="m", prompt="p", logprobs=0)
     form = CompletionFormat("abc", asked)
     document = json.loads(
-        form.document([answer(Delta(content="ab", logprobs=[logprob(b"ab")]))], [STOP], USAGE)
+        form.document([answer(form, Delta(content="ab", logprobs=[logprob(b"ab")]))], [STOP], USAGE)
     )
     assert document["id"] == "cmpl-abc"
     assert document["object"] == "text_completion"
@@ -254,6 +258,28 @@ def test_plain_completion():
     ]
 
 
+LOGPROBS = [logprob(b"a", -0.5, b"b", b"c"), logprob(b"\xc3"), logprob(b"\xa4", -1e-9, b"x")]
+
+
+@pytest.mark.parametrize("cuts", [[], [LOGPROBS], [LOGPROBS[:1], LOGPROBS[1:]]])
+def test_logprobs_of_a_plain_answer(cuts):
+    """Logprobs that came in any number of pieces read as they do at once, and no message is kept."""
+    tokens = [each for cut in cuts for each in cut]
+    deltas = [Delta(logprobs=cut) for cut in cuts]
+
+    def said(form):
+        whole = answer(form, *deltas)
+        assert not whole.logprobs
+        return json.loads(form.document([whole], [STOP], USAGE))["choices"][0]["logprobs"]
+
+    chat = ChatCompletionRequest(model="m", messages=MESSAGES, logprobs=True)
+    assert said(ChatFormat("abc", chat)) == msgspec.to_builtins(chat_logprobs(tokens))
+    for alternatives in (0, 2):
+        asked = CompletionRequest(model="m", prompt="p", logprobs=alternatives)
+        at_once = TextLogprobsWriter(alternatives).write(tokens)
+        assert said(CompletionFormat("abc", asked)) == msgspec.to_builtins(at_once)
+
+
 def test_an_answer_reads_like_its_pieces():
     """Deltas that were put together make events that say the same."""
     deltas = [
@@ -263,7 +289,7 @@ def test_an_answer_reads_like_its_pieces():
         Delta(tool_calls=[{"index": 0, "id": "call_1", "name": "f", "arguments": "{"}]),
         Delta(content="d", tool_calls=[{"index": 0, "arguments": "}"}]),
     ]
-    events = parse(ChatEvents(IDENTITY, 0).piece(answer(*deltas)))
+    events = parse(ChatEvents(IDENTITY, 0).piece(filled(Answer(), *deltas)))
     thought, text, calls = (event["choices"][0]["delta"] for event in events)
     assert thought == {"reasoning": "ab"}
     assert text == {"content": "cd"}
