@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -20,7 +21,7 @@ def explain(error: msgspec.ValidationError, kind: type[msgspec.Struct]) -> str:
     name = path.removeprefix("$").removeprefix(".")
     if missing := _MISSING.search(text):
         return f"{name}.{missing[1]} is required".removeprefix(".")
-    node = _node(inspect.type_info(kind), path)
+    node = _node(_shape(kind), path)
     if "got `null`" in text or (_is_text(node) and "of length >= 1" in text and name == "model"):
         return f"{name or 'the body'} is required"
     return f"{name or 'the body'} must be {describe(node)}"
@@ -33,13 +34,19 @@ def describe(node: inspect.Type) -> str:
 
 def whole_fields(kind: type[msgspec.Struct]) -> frozenset[str]:
     """Names of the fields that are whole numbers."""
-    info = inspect.type_info(kind)
+    info = _shape(kind)
     assert isinstance(info, inspect.StructType)
     return frozenset(
         field.encode_name
         for field in info.fields
         if any(isinstance(each, inspect.IntType) for each in _alternatives(field.type))
     )
+
+
+@cache
+def _shape(kind: type[msgspec.Struct]) -> inspect.Type:
+    """Read a Struct once: that costs as much as to answer several good requests."""
+    return inspect.type_info(kind)
 
 
 def _list(node: Any) -> str:
