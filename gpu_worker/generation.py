@@ -34,8 +34,8 @@ from gpu_worker.reply import Reply
 
 log = structlog.get_logger()
 
-# Longer texts are templated and tokenized in a thread, so that no heartbeat waits for them.
-INLINE_CHARACTERS = 8 << 10
+# Longer requests are templated and tokenized in a thread, so that no heartbeat waits for them.
+INLINE_BYTES = 8 << 10
 # So long an answer that a stop text has ended is not told to be complete, while the engine makes
 # its step: told before, its client could ask again and find the slot, and itself, still busy.
 LET_GO_S = 0.1
@@ -190,7 +190,7 @@ class Generation:
             context_length=model.card.context_length,
             stop_token_ids=model.stop_token_ids,
         )
-        if prompt.characters(request) <= INLINE_CHARACTERS:
+        if prompt.size(request) <= INLINE_BYTES:
             return make()
         return await asyncio.get_running_loop().run_in_executor(self._executor, make)
 

@@ -22,7 +22,7 @@ MAX_STOPS = 4
 MAX_TOP_LOGPROBS = 20
 SEEDS = 1 << 63
 # What a template writes around a message or call, at least: many empty ones take time as well.
-MARKUP_CHARACTERS = 32
+MARKUP_BYTES = 32
 
 # Field of Sampling, least and greatest value.
 RANGES: Sequence[tuple[str, float, float]] = (
@@ -115,22 +115,11 @@ def make(
     return Prompt(token_ids, sampling, parser, grammar)
 
 
-def characters(request: GenerateRequest) -> int:
-    """Return about how long the texts are that a prompt is made of; cheap."""
+def size(request: GenerateRequest) -> int:
+    """Return about how many bytes of text a prompt is made of, in whichever fields; cheap."""
     messages = request.messages
     count = len(messages) + sum(len(message.tool_calls) for message in messages)
-    return (
-        len(request.prompt)
-        + count * MARKUP_CHARACTERS
-        + len(request.chat_template_kwargs_json)
-        + sum(len(tool.description) + len(tool.parameters_json_schema) for tool in request.tools)
-        + sum(
-            len(message.content)
-            + len(message.reasoning)
-            + sum(len(call.arguments) for call in message.tool_calls)
-            for message in messages
-        )
-    )
+    return request.ByteSize() + count * MARKUP_BYTES
 
 
 def _continued(

@@ -53,7 +53,9 @@ class _Pattern:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._fallback = _fallbacks(text)
+        # For each prefix, the length of its longest proper prefix that is also its suffix: as far
+        # as a text has matched, since a stop text may be longer than any answer.
+        self._fallback = [0]
         self.state = 0
 
     def advance(self, character: str) -> int:
@@ -63,20 +65,17 @@ class _Pattern:
             state = self._fallback[state - 1]
         if self._text[state] == character:
             state += 1
+            if state > len(self._fallback):
+                self._learn()
         self.state = state
         if state == len(self._text):
             return state
         return 0
 
-
-def _fallbacks(text: str) -> list[int]:
-    """Return, for each prefix, the length of its longest proper prefix that is also its suffix."""
-    lengths = [0] * len(text)
-    matched = 0
-    for position in range(1, len(text)):
-        while matched and text[position] != text[matched]:
-            matched = lengths[matched - 1]
-        if text[position] == text[matched]:
-            matched += 1
-        lengths[position] = matched
-    return lengths
+    def _learn(self) -> None:
+        """Add the fallback of the next prefix."""
+        last = self._text[len(self._fallback)]
+        matched = self._fallback[-1]
+        while matched and last != self._text[matched]:
+            matched = self._fallback[matched - 1]
+        self._fallback.append(matched + (last == self._text[matched]))

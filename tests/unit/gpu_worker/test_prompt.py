@@ -30,7 +30,7 @@ from gpu_worker.dialect.tokenizer import JsonTokenizer
 from gpu_worker.engine.grammar import Choice, Json, Sequence
 from gpu_worker.engine.protocol import SamplingParams
 from gpu_worker.engine.scripted import ByteTokenizer
-from gpu_worker.generation import INLINE_CHARACTERS
+from gpu_worker.generation import INLINE_BYTES
 from gpu_worker.prompt import SamplingDefaults
 
 TEMPLATES = Path(__file__).parents[2] / "templates"
@@ -373,5 +373,25 @@ def test_a_long_history_without_words_is_long():
     """Messages and calls take time by their number, too, so they do not count as nothing."""
     call = ToolCall(id="a", name="f")
     turns = [ChatMessage(role=Role.ROLE_ASSISTANT, tool_calls=[call] * 500)] * 2
-    assert prompt.characters(GenerateRequest(messages=turns)) > INLINE_CHARACTERS
-    assert prompt.characters(GenerateRequest(messages=[ChatMessage()] * 1000)) > INLINE_CHARACTERS
+    assert prompt.size(GenerateRequest(messages=turns)) > INLINE_BYTES
+    assert prompt.size(GenerateRequest(messages=[ChatMessage()] * 1000)) > INLINE_BYTES
+
+
+LONG = "x" * INLINE_BYTES
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"prompt": LONG},
+        {"stop": [LONG]},
+        {"tools": [Tool(name=LONG)]},
+        {"messages": [ChatMessage(tool_call_id=LONG)]},
+        {"messages": [ChatMessage(tool_calls=[ToolCall(name=LONG)])]},
+        {"response_format": ResponseFormat(json_schema=LONG)},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_whatever_is_long_counts(fields):
+    """A request is long by any text in it: each is read, guarded or tokenized."""
+    assert prompt.size(GenerateRequest(**fields)) > INLINE_BYTES

@@ -65,3 +65,21 @@ def test_first_complete_match_wins(stops, text, shown):
     matcher = StopStrings(stops)
     assert shown == matcher.feed(text)
     assert matcher.feed("more") == matcher.flush() == ""
+
+
+class Read(str):
+    """A text that counts how much of it is looked at."""
+
+    __slots__ = ("reads",)
+
+    def __getitem__(self, place):
+        self.reads += 1
+        return super().__getitem__(place)
+
+
+def test_a_stop_text_costs_as_much_as_is_generated():
+    """Of a stop text of megabytes no more is looked at than the answer may match."""
+    stop = Read("ab" * 1_000_000)
+    stop.reads = 0
+    assert StopStrings([stop]).feed("ab" * 10) == ""
+    assert stop.reads < 200
