@@ -56,7 +56,7 @@ class Config(TlsSettings, frozen=True, kw_only=True):
     slots: Positive = 32
 
     # CPU engine: f32 gives the same answer alone, batched, cached and resumed; fast
-    # is bf16 and 8-bit integers.
+    # multiplies in 8-bit integers, and is the same alone and batched.
     precision: Literal["f32", "fast"] = "f32"
     # CPU engine: upper bound of the KV cache, whose memory is taken as it is first used.
     kv_cache_mib: Positive = 1024

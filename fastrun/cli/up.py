@@ -52,7 +52,7 @@ def up(
     ] = 1,
     precision: Annotated[
         Precision | None,
-        typer.Option(help="f32: the same answer alone and batched; fast: bf16, int8.  [f32]"),
+        typer.Option(help="f32: the same answer cached and resumed; fast: 8-bit integers.  [f32]"),
     ] = None,
     command: Annotated[
         str | None,

@@ -146,6 +146,17 @@ async def test_fast_precision_runs(load, prompt, tokenizer):
     assert b"".join(map(tokenizer.token_bytes, tokens)).decode().startswith("Hello")
 
 
+async def test_fast_answers_do_not_depend_on_company(load, prompt):
+    """With --precision fast, too, an answer is the same alone and batched."""
+    engine = load(precision="fast")
+    # So hot that the slightest difference shows.
+    asked = {"temperature": 2.0, "seed": 3, "max_tokens": 60, "stop_token_ids": ()}
+    prompts = [prompt(text) for text in QUESTIONS]
+    alone = [(await run(engine, p, f"alone {at}", **asked))[0] for at, p in enumerate(prompts)]
+    batched = await asyncio.gather(*(run(engine, p, f"b {p}", **asked) for p in prompts * 3))
+    assert [tokens for tokens, _ in batched] == alone * 3
+
+
 async def test_small_cache_bounds_the_context(load, prompt):
     """What cannot fit into the KV cache is not promised."""
     engine = load(kv_cache_bytes=1)

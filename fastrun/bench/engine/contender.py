@@ -16,8 +16,9 @@ from fastrun.bench.engine.workload import Run, Workload
 # Other engines' libraries are imported in their own module alone: they may be missing.
 MODULES = {
     "fastrun": "fastrun_engine",
-    "fastrun bf16": "fastrun_engine",
+    "fastrun fast": "fastrun_engine",
     "openvino-genai": "openvino_genai_engine",
+    "openvino-genai f32": "openvino_genai_engine",
     "xllamacpp": "xllamacpp_engine",
 }
 READY = "ready"

@@ -61,7 +61,7 @@ def load(name: str, *, model: str, threads: int) -> FastrunEngine:
     prepared = prepare(ModelSource("bench", Path(model)))
     engine = load_cpu_engine(
         prepared,
-        precision="fast" if name.endswith("bf16") else "exact",
+        precision="fast" if name.endswith("fast") else "exact",
         threads=threads,
         slots=64,
     )

@@ -137,9 +137,12 @@ class EngineProcess:
 def installed(peers: Path | None) -> list[str]:
     """Return the engines that can be measured here: ours, and those whose packages are found."""
     paths = [*sys.path, *([str(peers)] if peers else [])]
-    packages = {"openvino-genai": "openvino_genai", "xllamacpp": "xllamacpp"}
+    packages = {
+        "openvino_genai_engine": "openvino_genai",
+        "xllamacpp_engine": "xllamacpp",
+    }
     return [
         name
-        for name in MODULES
-        if name not in packages or any((Path(path) / packages[name]).is_dir() for path in paths)
+        for name, module in MODULES.items()
+        if module not in packages or any((Path(path) / packages[module]).is_dir() for path in paths)
     ]

@@ -5,6 +5,7 @@ from importlib import import_module
 from typing import Any
 
 from fastrun.bench.engine.workload import TEMPERATURE, TOP_P, Workload, question
+from gpu_worker.engine.cpu.network import EXACT
 
 CACHE_GB = 1
 MOST_STREAMS = 64
@@ -49,14 +50,14 @@ class OpenVinoGenAi:
 
 
 def load(name: str, *, model: str, threads: int) -> OpenVinoGenAi:
-    """Load a model."""
-    del name
+    """Load a model, in the precision of its choice or in ours."""
     genai = import_module("openvino_genai")
     scheduler = genai.SchedulerConfig()
     scheduler.cache_size = CACHE_GB
     scheduler.enable_prefix_caching = True
     scheduler.max_num_seqs = MOST_STREAMS
     scheduler.max_num_batched_tokens = TOKENS_PER_STEP
-    properties = {"INFERENCE_NUM_THREADS": threads}
+    precision = EXACT if name.endswith("f32") else {}
+    properties = {"INFERENCE_NUM_THREADS": threads, **precision}
     pipeline = genai.ContinuousBatchingPipeline(model, scheduler, "CPU", properties)
     return OpenVinoGenAi(genai, pipeline)

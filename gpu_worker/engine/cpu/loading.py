@@ -24,8 +24,8 @@ def load_cpu_engine(
     Args:
         model: from ``prepare``.
         slots: how many generations run at once.
-        precision: ``exact`` gives answers that do not depend on what else runs; ``fast`` computes
-            in bfloat16 and 8-bit integers with an 8-bit cache where the CPU can.
+        precision: ``exact`` gives answers that do not depend on what else runs; ``fast``
+            multiplies by weights in 8-bit integers where the CPU can, and halves the cache.
         kv_cache_bytes: upper bound of the KV cache, whose memory is taken as it is first used. It
             is not made larger than all slots can fill; if it is smaller than one context, the
             engine's context_length shrinks to it.

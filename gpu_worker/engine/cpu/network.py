@@ -20,6 +20,13 @@ EXACT = {
     "KV_CACHE_PRECISION": "f32",
     "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
 }
+# Products with weights are where the time goes. bf16 for the rest, and 8 bits for the cache, gain
+# nothing, and let a row depend on its company.
+FAST = {
+    "INFERENCE_PRECISION_HINT": "f32",
+    "KV_CACHE_PRECISION": "f16",
+    "DYNAMIC_QUANTIZATION_GROUP_SIZE": "32",
+}
 
 
 class Network(Protocol):
@@ -57,7 +64,7 @@ class PagedNetwork:
 
         Args:
             model: openvino_model.xml, its weights beside it.
-            precision: ``exact`` computes in float32, ``fast`` in what the CPU does best.
+            precision: ``exact`` computes in float32, ``fast`` multiplies by weights in 8 bits.
             threads: how many the network may use; None for one per core that this process has.
         """
         self._openvino = import_openvino()
@@ -75,7 +82,7 @@ class PagedNetwork:
                 "INFERENCE_NUM_THREADS": str(threads or available_cores()),
                 # Pinned threads of two processes would fight for the same cores.
                 "ENABLE_CPU_PINNING": "NO",
-                **(EXACT if precision == "exact" else {}),
+                **(EXACT if precision == "exact" else FAST),
             },
         )
         self._request = self._compiled.create_infer_request()

@@ -25,7 +25,8 @@ LEAST_REPETITION_PENALTY = 1e-5
 LOGPROB_FLOOR = -9999.0
 # The logarithm of a weight that is nothing beside the likeliest token's, which is 1: no random
 # number of 53 bits finds it, and no sum shows it. At low temperatures most of a vocabulary is
-# lighter, and what is hardly a number any more (denormal) takes ten times as long.
+# lighter, and is taken for so heavy: what is hardly a number any more (denormal) takes ten times as
+# long, and leaving it out takes longer than all else.
 NEGLIGIBLE = -50.0
 # Sums over this many weights are compared before single weights are.
 DRAW_STRIDE = 256
@@ -185,10 +186,10 @@ def draw(logits: Floats, sampling: SamplingParams, random: float) -> int:
     scaled = logits * np.float32(1 / sampling.temperature)
     scaled -= scaled.max()
     candidates: Indices | None = None
-    # p >= min_p * p_max, in logarithms, where the likeliest token stands at 0.
-    least = max(math.log(min(sampling.min_p, 1)), NEGLIGIBLE) if sampling.min_p else NEGLIGIBLE
-    if scaled.min() < least:
-        candidates = np.flatnonzero(scaled >= least)
+    np.maximum(scaled, np.float32(NEGLIGIBLE), out=scaled)
+    if sampling.min_p:
+        # p >= min_p * p_max, in logarithms, where the likeliest token stands at 0.
+        candidates = np.flatnonzero(scaled >= math.log(min(sampling.min_p, 1)))
         scaled = scaled[candidates]
     if 0 < sampling.top_k < len(scaled):
         best = largest(scaled, sampling.top_k)
@@ -227,7 +228,8 @@ def lower_bound(values: Floats, count: int) -> np.float32:
 def nucleus(scaled: Floats, top_p: float) -> Indices:
     """Return the fewest likeliest indices that together reach top_p, at least one, ascending."""
     weights = np.exp(scaled)
-    total = float(weights.sum(dtype=np.float64))
+    # In float32, which adds in pairs: twice as fast, and wrong by a ten millionth at most.
+    total = float(weights.sum())
     goal = top_p * total
     # What is lighter than this weighs less than 1 - top_p in all, so that the rest reaches top_p.
     candidates = np.flatnonzero(weights >= (1 - top_p) * total / len(weights))

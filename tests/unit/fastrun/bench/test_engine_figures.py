@@ -39,6 +39,6 @@ def test_every_stream_has_a_prompt_of_its_own():
 def test_peers_are_found_in_their_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """What is not installed here may lie in a folder of its own."""
     monkeypatch.setattr("sys.path", [])
-    assert installed(None) == ["fastrun", "fastrun bf16"]
+    assert installed(None) == ["fastrun", "fastrun fast"]
     (tmp_path / "xllamacpp").mkdir()
-    assert installed(tmp_path) == ["fastrun", "fastrun bf16", "xllamacpp"]
+    assert installed(tmp_path) == ["fastrun", "fastrun fast", "xllamacpp"]
