@@ -4,16 +4,28 @@ The standard library's server is enough here, and lets a GPU worker do without a
 It answers also when the event loop is stuck, which is just what /healthz is asked about.
 """
 
+import errno
 import selectors
 import socket
+import sys
 import threading
+import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import structlog
 from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 import fastrun
+
+log = structlog.get_logger()
+
+# Somebody who asks for nothing must not keep a thread.
+IDLE_S = 10.0
+# Without a file for those who ask, they go on waiting, and the loop would find them at once again.
+NO_FILES = (errno.EMFILE, errno.ENFILE)
+NO_FILES_PAUSE_S = 0.5
 
 Check = Callable[[], str | None]
 """Returns None when all is well, else one sentence that says what is not."""
@@ -44,6 +56,21 @@ class _Server(ThreadingHTTPServer):
         self._thread.join()
         self._stopping.close()
         self.server_close()
+
+    def get_request(self) -> tuple[socket.socket, object]:
+        """Accept whoever asks; called by the library."""
+        try:
+            return super().get_request()
+        except OSError as error:
+            if error.errno in NO_FILES:
+                time.sleep(NO_FILES_PAUSE_S)
+            raise
+
+    def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002
+        """Take what a handler raised, in whose place the library prints; called by the library."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):  # whoever asked has left, which is no news
+            log.error("admin_request_failed", exc_info=error)
 
     def _serve(self) -> None:
         with selectors.DefaultSelector() as selector:
@@ -102,6 +129,8 @@ class AdminServer:
         answer, name = self.answer, f"fastrun/{fastrun.__version__}"
 
         class Handler(BaseHTTPRequestHandler):
+            timeout = IDLE_S
+
             def do_GET(self) -> None:
                 status, kind, body = answer(self.path.partition("?")[0])
                 self.send_response(status)

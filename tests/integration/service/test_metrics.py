@@ -1,13 +1,18 @@
 """The admin port."""
 
+import errno
+import socket
+import struct
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
+from fastrun.service import metrics
 from fastrun.service.metrics import AdminServer
 
 
@@ -91,3 +96,71 @@ def test_a_probe_imports_little():
         [sys.executable, "-c", listed], check=True, capture_output=True, text=True
     )
     assert not {"typer", "grpc", "structlog", "prometheus_client"} & set(done.stdout.split())
+
+
+@pytest.fixture
+def asked():
+    """An admin server whose check waits to be let go, and a client that has asked for it."""
+    entered, let_go = threading.Event(), threading.Event()
+
+    def alive():
+        entered.set()
+        assert let_go.wait(10)
+        return answers.pop()
+
+    answers = [None]
+    server = AdminServer(CollectorRegistry(), alive=alive, ready=lambda: None)
+    port = server.start("127.0.0.1", 0)
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        client.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+        assert entered.wait(10)
+        yield client, let_go, answers
+    server.close()
+
+
+def until_handled():
+    """Wait for the threads that answer."""
+    for thread in threading.enumerate():
+        if "process_request" in thread.name:
+            thread.join(10)
+
+
+def test_who_leaves_early_is_no_news(asked, capfd):
+    """A client that resets its connection before the answer leaves nothing in the log."""
+    client, let_go, _ = asked
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+    let_go.set()
+    until_handled()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_check_that_raises_is_logged(asked, capfd):
+    """A fault of ours is an event with a trace, as everywhere."""
+    client, let_go, answers = asked
+    answers.clear()
+    let_go.set()
+    assert client.recv(1) == b""
+    until_handled()
+    told = "".join(capfd.readouterr())
+    assert "admin_request_failed" in told
+    assert "IndexError" in told
+
+
+def test_without_files_it_waits(monkeypatch):
+    """Who cannot be accepted for lack of files is tried again after a while, not at once."""
+    pauses = []
+    monkeypatch.setattr(metrics.time, "sleep", pauses.append)
+    server = metrics._Server(("127.0.0.1", 0), None)
+    server.socket.close()
+    server.socket = Full()
+    with pytest.raises(OSError, match="files"):
+        server.get_request()
+    assert pauses == [metrics.NO_FILES_PAUSE_S]
+
+
+class Full:
+    """A listening socket of a process that has no file left."""
+
+    def accept(self):
+        raise OSError(errno.EMFILE, "too many open files")
