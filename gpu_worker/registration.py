@@ -184,8 +184,11 @@ class SchedulerSession:
                 welcomed, reason = False, "a Welcome could not be taken"
             attempt = 1 if welcomed else attempt + 1
             if attempt == 1:  # what comes after is the same once more
-                event = "scheduler_lost" if welcomed else "scheduler_not_reached"
-                log.warning(event, address=self._address, reason=reason)
+                log.warning(
+                    "scheduler_lost" if welcomed else "scheduler_not_reached",
+                    address=self._address,
+                    reason=reason,
+                )
             await asyncio.sleep(backoff_s(attempt, cap_s=SCHEDULER_RETRY_S))
 
     async def _hold(self) -> tuple[bool, str]:
