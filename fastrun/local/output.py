@@ -22,6 +22,8 @@ _GRPCURL_CALL = "fastrun.v1.SchedulerService/ListModels"
 _HIDDEN_FIELDS = ("event", "level", "logger", "service", "timestamp", "trace")
 # What a worker says while it makes a model ready: phase and percent, or neither at the last step.
 PROGRESS_EVENTS = ("model_preparing", "model_loading")
+# Whoever started the service says the same, with its name.
+_NOT_STARTED = "service_not_started"
 
 
 class Output:
@@ -63,7 +65,7 @@ class Output:
             self._progress(event)
         elif self._verbose:
             self.say(f"{service}: {printable(line) if event is None else described(event)}")
-        elif event is not None and event.get("level") in _SHOWN_LEVELS and not self.quiet:
+        elif event is not None and self._is_news(event):
             self._warn(service, event)
 
     def end_progress(self) -> None:
@@ -71,6 +73,10 @@ class Output:
         if self._bar is not None:
             self._bar.close()
             self._bar = None
+
+    def _is_news(self, event: dict[str, Any]) -> bool:
+        is_wrong = event.get("level") in _SHOWN_LEVELS and event.get("event") != _NOT_STARTED
+        return is_wrong and not self.quiet
 
     def _warn(self, service: str, event: dict[str, Any]) -> None:
         now = self._clock()

@@ -72,6 +72,12 @@ def test_repeated_warnings(stream):
     assert stream.getvalue().count("\n") == 2
 
 
+def test_a_service_that_cannot_start(stream):
+    """Why a service did not start is not told here: whoever started it tells it."""
+    Output(stream).line_of("edge", event(event="service_not_started", level="error", reason="no"))
+    assert stream.getvalue() == ""
+
+
 def test_silent_while_stopping(stream):
     """What breaks while all is being stopped is no news."""
     output = Output(stream)
