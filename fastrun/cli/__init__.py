@@ -18,6 +18,9 @@ def main() -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     if sys.platform not in ("linux", "darwin"):
         sys.exit("fastrun: runs on Linux and macOS: on Windows install it inside WSL 2")
+    for argument in sys.argv[1:]:
+        if not _is_utf8(argument):
+            sys.exit(f"fastrun: {argument!r} is not UTF-8: type it anew")
     from fastrun.cli.app import called, make_app  # noqa: PLC0415 - elsewhere what it imports does not exist
     from fastrun.cli.errors import CommandError  # noqa: PLC0415 - beside its like
     from fastrun.local.errors import LocalError  # noqa: PLC0415 - beside its like
@@ -36,3 +39,11 @@ def main() -> None:
         if error.name is None or error.name.partition(".")[0] in OURS:
             raise
         sys.exit(f"fastrun: {error.name} is missing: run pip install 'fastrun[local]'")
+
+
+def _is_utf8(argument: str) -> bool:
+    try:
+        argument.encode()
+    except UnicodeEncodeError:  # of bytes that Python could not decode
+        return False
+    return True

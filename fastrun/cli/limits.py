@@ -77,7 +77,7 @@ def _limit(name: str, text: str) -> int | None:
         if 1 <= value <= _MOST:
             return value
     raise typer.BadParameter(
-        f"{text!r} is neither a whole number from 1 on nor {NONE}",
+        f"{text!r} is neither a whole number from 1 to {_MOST} nor {NONE}",
         param_hint="--" + name.replace("_", "-"),
     )
 

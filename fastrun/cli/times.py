@@ -51,12 +51,14 @@ def moment_of(text: str, now: float, option: str) -> float:
         option: where it was given.
 
     Raises:
-        BadParameter: it is none of these, or not in the future.
+        BadParameter: it is none of these, not in the future, or too far in it.
     """
     is_duration = _DURATION.fullmatch(text)
     moment = now + duration_s(text, option) if is_duration else _parsed(text, option)
-    if not now < moment < _YEAR_9999:
+    if moment <= now:
         raise typer.BadParameter(f"{text!r} is not in the future", param_hint=option)
+    if moment >= _YEAR_9999:
+        raise typer.BadParameter(f"{text!r} is too far in the future", param_hint=option)
     return moment
 
 

@@ -90,3 +90,10 @@ def test_grpc_is_quiet(run, ours, heeded):
     )
 
     assert run(show, ours).stdout == f"{heeded}\n"
+
+
+def test_an_argument_that_is_no_text(run):
+    """Bytes that are no UTF-8 are refused by one sentence."""
+    done = run(r"sys.argv[1:] = ['account', 'create', 'caf\udce9']")
+    assert done.returncode == 1
+    assert done.stderr == "fastrun: 'caf\\udce9' is not UTF-8: type it anew\n"
