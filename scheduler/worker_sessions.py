@@ -149,13 +149,14 @@ class WorkerSessions:
         worker, former = self._fleet.join(hello, link, now)
         worker.certificate = link.certificate
         self._links.bind(link, worker)
+        if former is not None and former.instance_id != worker.instance_id:
+            # First of all: nothing would end these leases later on.
+            self._replaced(worker, former, now)
         if former is not None and former.link not in (None, link):
             self._links.replace(former.link)
         began = self._terms.hear(worker.instance_id, hello.term, now, first=before is None)
         if before is None:
             self._joined(worker, welcomed=began)
-        if former is not None and former.instance_id != worker.instance_id:
-            self._replaced(worker, former, now)
         if self._terms.knows(worker.instance_id, hello.term):
             # Before it may be granted anything, its books have to be right.
             reconcile(self._admission, self._edges, worker, hello, now)

@@ -389,6 +389,21 @@ def test_a_worker_whose_hello_cannot_be_taken_is_granted_nothing(desk, monkeypat
     assert [each.request_id for each in edge.take("granted")] == ["r1"]
 
 
+def test_what_a_process_held_that_is_no_more_ends_though_its_successor_s_hello_fails(
+    desk, monkeypatch
+):
+    """Nothing would end it later: the next Hello replaces nobody."""
+    desk.worker()
+    edge = desk.edge()
+    desk.acquire(edge, "r1")
+    with monkeypatch.context() as patch:
+        patch.setattr(desk.sessions.terms, "welcome_worker", None)
+        with pytest.raises(TypeError):
+            desk.worker(instance_id="i2")
+    desk.worker(instance_id="i2")
+    assert (len(desk.book), desk.sessions.admission.limits.in_flight()) == (0, set())
+
+
 def test_a_hello_that_breaks_the_protocol_ends_the_session(desk):
     """It is the peer's fault, which is told so."""
     worker = desk.worker()
