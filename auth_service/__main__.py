@@ -21,7 +21,7 @@ from auth_service.errors import PepperError, SchemaError, StoreUnavailableError
 from auth_service.key_feed import KeyFeed
 from auth_service.key_lookup import KeyLookup
 from auth_service.key_store import KeyStore
-from auth_service.keys import PEPPER_ID, Pepper, Peppers
+from auth_service.keys import Peppers
 from auth_service.metrics import Metrics
 from auth_service.prices import Prices
 from auth_service.servicer import AuthServicer
@@ -61,10 +61,10 @@ class AuthService:
         if self._terms is not None:
             await self._terms.check()
         url = self._config.database_url
-        pepper = Pepper(PEPPER_ID, bytes.fromhex(self._config.pepper))
-        database = await self._await_database(url, pepper)
+        peppers = Peppers.of(self._config.peppers)
+        database = await self._await_database(url, peppers)
         feed = self._feed = KeyFeed(url, database)
-        enrolment = self._serve(database, feed, Peppers(pepper))
+        enrolment = self._serve(database, feed, peppers)
         feed.start()
         ports = {"grpc": await self._server.start(self._config.listen), "admin": admin_port}
         if self._joining is not None and enrolment is not None:
@@ -129,7 +129,7 @@ class AuthService:
         await self._tracer.close()
         self._admin.close()
 
-    async def _await_database(self, url: str, pepper: Pepper) -> Database:
+    async def _await_database(self, url: str, peppers: Peppers) -> Database:
         """Return when Postgres answers with our schema and keys; it may come up after us."""
         attempt, database = 0, self._database
         while True:
@@ -138,7 +138,7 @@ class AuthService:
                 if database is None:
                     size = self._config.pool_size
                     database = self._database = await Database.open(url, pool_size=size)
-                await pepper_record.check(database, pepper)
+                await pepper_record.check(database, peppers)
                 return database
             except (SchemaError, PepperError) as error:
                 raise lifecycle.StartError(str(error)) from error

@@ -9,14 +9,18 @@ from fastrun.service import tracing
 from fastrun.service.config import environment
 from fastrun.service.tls import TlsSettings
 
+Secret = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-fA-F]{64,}$")]
+
 
 class Config(TlsSettings, frozen=True, kw_only=True):
     """Read from FASTRUN_AUTH_* and DATABASE_URL; see fastrun.service.config."""
 
     database_url: Annotated[str, environment("DATABASE_URL")]
     """Where Postgres is: postgresql://user:password@host:port/database."""
-    pepper: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-fA-F]{64,}$")]
+    pepper: Secret
     """Secret of the stored key digests: 32 bytes or more, in hexadecimal. Not in the database."""
+    previous_peppers: list[Secret] = msgspec.field(default_factory=list)
+    """Those before it, in the order in which they were used: keys made with them stay valid."""
     listen: str = "127.0.0.1:7001"
     """host:port of the gRPC server; port 0 takes a free one."""
     admin_listen: str = "127.0.0.1:9101"
@@ -49,8 +53,15 @@ class Config(TlsSettings, frozen=True, kw_only=True):
         """See TlsSettings."""
         return (self.listen, self.enrol_listen) if self.enrol_listen else (self.listen,)
 
+    @property
+    def peppers(self) -> Sequence[str]:
+        """All of them, in the order in which they were used."""
+        return (*self.previous_peppers, self.pepper)
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        if len(set(self.peppers)) < len(self.peppers):
+            raise ValueError("pepper is one of previous_peppers, or one of these is there twice")
         if bool(self.enrol_listen) != bool(self.enrol_ca_key):
             raise ValueError("enrol_listen and enrol_ca_key need each other: set both or none")
         if self.enrol_listen and not self.tls_cert:

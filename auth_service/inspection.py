@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from auth_service import migrate
+from auth_service import migrate, pepper_record
 from auth_service.database import Connection, Database
-from auth_service.keys import Pepper
+from auth_service.keys import Peppers
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,10 +16,10 @@ class Seen:
     read_only: bool
     """It takes no writes, as one that only follows another."""
     pepper_fits: bool | None
-    """Whether the stored keys were made with the pepper; None: that is not known, or none is."""
+    """Whether the stored keys were made with our peppers; None: that is not known, or none is."""
 
 
-async def look(url: str, pepper: Pepper | None) -> Seen:
+async def look(url: str, peppers: Peppers | None) -> Seen:
     """Look at a database.
 
     Raises:
@@ -30,11 +30,10 @@ async def look(url: str, pepper: Pepper | None) -> Seen:
     database = await Database.open(url, pool_size=1)
 
     async def work(connection: Connection) -> Seen:
-        found = await connection.fetchrow(database.sql["inspect"], pepper.id if pepper else 0)
+        found = await connection.fetchrow(database.sql["inspect"])
         assert found is not None
-        recorded: bytes | None = found["fingerprint"]
-        known = pepper is not None and recorded is not None
-        fits = recorded == pepper.fingerprint() if pepper and known else None
+        stored = await pepper_record.recorded(database, connection)
+        fits = pepper_record.fit(peppers.fingerprints(), stored) if peppers and stored else None
         return Seen(found["now"], found["read_only"], fits)
 
     try:

@@ -1,15 +1,14 @@
 """How a key is kept: as a MAC with a pepper that is not in the database, useless without it."""
 
 import hmac
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 from auth_service.errors import InvalidFieldError
 
 SHA256_LENGTH = 32
 PEPPER_LENGTH = 32
-# The number of the pepper that the settings hold.
-PEPPER_ID = 1
 # Not as long as a SHA-256, so that it is no key's digest.
 _FINGERPRINTED = b"fingerprint"
 
@@ -50,6 +49,25 @@ class Peppers:
         self._all = (current, *previous)
         if len({pepper.id for pepper in self._all}) < len(self._all):
             raise ValueError("two peppers have the same id")
+
+    @classmethod
+    def of(cls, secrets: Sequence[str]) -> Self:
+        """Number peppers from 1, as they were used one after the other.
+
+        Args:
+            secrets: in hexadecimal, one at least; the last is that of new keys.
+
+        Raises:
+            ValueError: one is too short, or not in hexadecimal.
+        """
+        *previous, current = (
+            Pepper(number, bytes.fromhex(secret)) for number, secret in enumerate(secrets, start=1)
+        )
+        return cls(current, previous)
+
+    def fingerprints(self) -> dict[int, bytes]:
+        """What tells each of them from others, by its number."""
+        return {pepper.id: pepper.fingerprint() for pepper in self._all}
 
     def digests(self, key_sha256: bytes) -> list[bytes]:
         """All digests under which a key may be stored.

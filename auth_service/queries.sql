@@ -537,8 +537,8 @@ update joined_workers
 set key_sha256 = $2, expires_at = to_timestamp($3::float8)
 where worker_id = $1;
 
--- name: find_pepper: The fingerprint of the pepper that keys are stored with.
-select fingerprint from peppers where id = $1;
+-- name: list_peppers: The fingerprints of the peppers that keys are stored with.
+select id, fingerprint from peppers;
 
 -- name: record_pepper: That of the first key is that of all.
 insert into peppers (id, fingerprint)
@@ -551,8 +551,7 @@ select $1::smallint, $2::bytea
 where exists (select from keys where pepper_id = $1)
 on conflict (id) do nothing;
 
--- name: inspect: What a look from outside tells of the database, with the pepper of that id.
+-- name: inspect: What a look from outside tells of the database.
 select
     extract(epoch from clock_timestamp())::float8 as now,
-    current_setting('transaction_read_only')::boolean as read_only,
-    (select fingerprint from peppers where id = $1) as fingerprint;
+    current_setting('transaction_read_only')::boolean as read_only;

@@ -52,6 +52,7 @@ def test_a_head_publishes_what_workers_need():
     published = [port for each in head.values() for port in each.get("ports", ())]
     environment = {**base["auth"]["environment"], **head["auth"]["environment"]}
     environment["FASTRUN_AUTH_PEPPER"] = "ab" * 32
+    environment["FASTRUN_AUTH_PREVIOUS_PEPPERS"] = ""
     # What has no value comes from .env, where there is none.
     given = {name: value for name, value in environment.items() if value is not None}
     loaded = config.load(AuthConfig, "auth", given)

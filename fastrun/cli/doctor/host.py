@@ -1,6 +1,6 @@
 """The services that the settings of this machine describe: each by what it needs."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
@@ -69,9 +69,9 @@ def _service(it: Described, now: datetime) -> Iterator[Finding]:
     yield from _ports(it)
     yield from _certificate(it, now)
     if it.role is Role.AUTH:
-        yield from database(it.config.database_url, it.config.pepper, START_POSTGRES)
+        yield from database(it.config.database_url, it.config.peppers, START_POSTGRES)
     elif it.role is Role.SCHEDULER and it.config.database_url:
-        yield from database(it.config.database_url, "", START_POSTGRES)
+        yield from database(it.config.database_url, (), START_POSTGRES)
     elif it.role is Role.EDGE:
         spool = Path(it.config.spool).expanduser()
         yield disk.check(spool, "the usage spool", "choose another folder by FASTRUN_EDGE_SPOOL")
@@ -103,13 +103,13 @@ def _gpus(config: Any) -> int:
     return int(config.tensor_parallel * config.pipeline_parallel)
 
 
-def database(url: str, pepper: str, cure: str) -> Iterator[Finding]:
+def database(url: str, peppers: Sequence[str], cure: str) -> Iterator[Finding]:
     """Look at a database: see postgres.check()."""
     try:
         # Needs the driver, which machines of workers have not.
         from fastrun.cli.doctor import postgres  # noqa: PLC0415 - see above
 
-        yield from postgres.check(url, pepper, cure)
+        yield from postgres.check(url, peppers, cure)
     except ModuleNotFoundError as error:
         yield _missing(error)
 

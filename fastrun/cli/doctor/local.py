@@ -60,7 +60,7 @@ def _running(folder: DataFolder, state: State, environ: Mapping[str, str]) -> It
     if url is None:
         yield wrong("postgres", f"its Postgres does not run: see {folder.postgres / 'log'}")
     else:
-        yield from host.database(url, _pepper(folder, environ), f"see {folder.postgres / 'log'}")
+        yield from host.database(url, _peppers(folder, environ), f"see {folder.postgres / 'log'}")
     auth = auth_service(None, folder.path, None)
     yield from deployment.check(auth, scheduler_service(None, folder.path, None))
 
@@ -81,13 +81,17 @@ def _ready(base_url: str) -> Finding:
     return ok("service", f"the edge at {address} is ready")
 
 
-def _pepper(folder: DataFolder, environ: Mapping[str, str]) -> str:
+def _peppers(folder: DataFolder, environ: Mapping[str, str]) -> list[str]:
+    """Return all of them, in the order in which they were used; none: they cannot be read."""
+    _, previous = settings.explicit("auth", "previous_peppers", environ) or ("", [])
+    if isinstance(previous, str):
+        previous = [each.strip() for each in previous.split(",") if each.strip()]
     if found := settings.explicit("auth", "pepper", environ):
-        return str(found[1])
+        return [*previous, str(found[1])]
     try:
-        return (folder.path / "pepper").read_text().strip()
+        return [*previous, (folder.path / "pepper").read_text().strip()]
     except OSError:
-        return ""
+        return []
 
 
 def _startable(environ: Mapping[str, str], port: int) -> Iterator[Finding]:

@@ -2,28 +2,28 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from urllib.parse import urlsplit
 
 from auth_service import inspection
 from auth_service.errors import PepperError, SchemaError, StoreUnavailableError
-from auth_service.keys import PEPPER_ID, Pepper
+from auth_service.keys import Peppers
 from fastrun.cli.doctor import clock
 from fastrun.cli.doctor.finding import Finding, ok, skipped, wrong
 
 
-def check(url: str, pepper: str, cure: str) -> Iterator[Finding]:
+def check(url: str, peppers: Sequence[str], cure: str) -> Iterator[Finding]:
     """Look at a database.
 
     Args:
         url: where it is; its password is not shown.
-        pepper: in hexadecimal; empty: not ours to know.
+        peppers: in hexadecimal, in the order in which they were used; none: not ours to know.
         cure: what to do when it cannot be reached.
     """
     before_s = time.time()
     try:
-        secret = Pepper(PEPPER_ID, bytes.fromhex(pepper)) if pepper else None
-        seen = asyncio.run(inspection.look(url, secret))
+        secrets = Peppers.of(peppers) if peppers else None
+        seen = asyncio.run(inspection.look(url, secrets))
     except StoreUnavailableError as error:
         reason = str(error).partition(": ")[2] or str(error)
         yield wrong("postgres", f"{_where(url)} cannot be reached ({reason}): {cure}")
@@ -42,7 +42,7 @@ def check(url: str, pepper: str, cure: str) -> Iterator[Finding]:
         )
     else:
         yield ok("postgres", f"{_where(url)} answers and has the schema of this version")
-    yield _pepper(seen.pepper_fits, given=bool(pepper))
+    yield _pepper(seen.pepper_fits, given=bool(peppers))
     yield clock.compare("Postgres", seen.now, before_s=before_s, after_s=time.time())
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from random import SystemRandom
 
@@ -14,7 +15,7 @@ from auth_service import pepper_record
 from auth_service.__main__ import AuthService
 from auth_service.config import Config
 from auth_service.errors import PepperError
-from auth_service.keys import Pepper
+from auth_service.keys import Peppers
 from fastrun.local.certificates import provide
 from fastrun.service import api_key, rpc
 from fastrun.service.errors import ServiceError
@@ -36,15 +37,22 @@ def settings(database):
     )
 
 
-@pytest.fixture
-async def auth(database):
-    """Stubs of a running service: (AuthService, AdminService)."""
-    service = AuthService(settings(database))
+@asynccontextmanager
+async def running(config):
+    """Run a service; stubs of it: (AuthService, AdminService)."""
+    service = AuthService(config)
     ports = await service.start()
     channel = rpc.channel(f"127.0.0.1:{ports['grpc']}")
     yield auth_pb2_grpc.AuthServiceStub(channel), admin_pb2_grpc.AdminServiceStub(channel)
     await channel.close()
     await service.stop()
+
+
+@pytest.fixture
+async def auth(database):
+    """Stubs of a running service, with the usual settings."""
+    async with running(settings(database)) as stubs:
+        yield stubs
 
 
 async def reason_of(call):
@@ -308,6 +316,28 @@ async def test_pepper_of_old_keys(stores):
     await stores.accounts.create("ada")
     await stores.keys.issue("ada", new_key(api_key.generate(SystemRandom())))
     await stores.ask("delete from peppers")
-    await pepper_record.check(stores.database, Pepper(1, b"p" * 32))
+    await pepper_record.check(stores.database, Peppers.of(["70" * 32]))
     with pytest.raises(PepperError):
-        await pepper_record.check(stores.database, Pepper(1, b"q" * 32))
+        await pepper_record.check(stores.database, Peppers.of(["71" * 32]))
+
+
+async def test_the_pepper_is_rotated(database, auth):
+    """Keys of the former pepper stay valid beside new ones, for as long as it is named in its place."""
+    _, admin = auth
+    await admin.CreateAccount(admin_pb2.CreateAccountRequest(name="ada"))
+    old, _ = await issue(admin, "ada")
+    rotated = {"pepper": "cd" * 32, "previous_peppers": [PEPPER]}
+    async with running(msgspec.structs.replace(settings(database), **rotated)) as (verify, admin):
+        new, _ = await issue(admin, "ada")
+        for key in (old, new):
+            request = auth_pb2.VerifyKeyRequest(key_sha256=api_key.key_sha256(key))
+            assert (await verify.VerifyKey(request)).key_state == auth_pb2.KEY_STATE_ACTIVE
+    for peppers in (
+        {"pepper": "cd" * 32},
+        {"pepper": PEPPER},
+        {"pepper": PEPPER, "previous_peppers": ["cd" * 32]},
+    ):
+        other = AuthService(msgspec.structs.replace(settings(database), **peppers))
+        with pytest.raises(StartError, match="made with another pepper"):
+            await other.start()
+        await other.stop()

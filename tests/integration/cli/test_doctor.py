@@ -135,6 +135,8 @@ async def test_wrong_pepper(doctor, auth_settings, stores):
     assert status == 1
     assert "set FASTRUN_AUTH_PEPPER to what it was" in wrong["pepper"]
     assert await asyncio.to_thread(doctor, **{**other, "FASTRUN_AUTH_PEPPER": PEPPER}) == (0, {})
+    rotated = {**other, "FASTRUN_AUTH_PREVIOUS_PEPPERS": PEPPER}
+    assert await asyncio.to_thread(doctor, **rotated) == (0, {})
 
 
 async def test_running_service(doctor, auth_settings, stores):

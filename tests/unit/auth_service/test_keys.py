@@ -27,6 +27,17 @@ def test_rotation():
     assert Peppers(NEW, [OLD]).current is NEW
 
 
+def test_peppers_of_settings():
+    """Peppers have the numbers of the order in which they were used; the last is that of new keys."""
+    first, second = "6f" * 32, "6e" * 32
+    assert Peppers.of([first]).current == Pepper(1, b"o" * 32)
+    assert Peppers.of([first, second]).current == NEW
+    assert Peppers.of([first, second]).fingerprints() == {
+        1: OLD.fingerprint(),
+        2: NEW.fingerprint(),
+    }
+
+
 def test_fingerprint():
     """A pepper's fingerprint tells it from others, and is no digest of a key."""
     assert NEW.fingerprint() == NEW.fingerprint()
