@@ -9,7 +9,10 @@ from fastrun.service import tracing
 from fastrun.service.config import environment
 from fastrun.service.tls import TlsSettings
 
-Secret = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-fA-F]{64,}$")]
+Secret = Annotated[
+    str,
+    msgspec.Meta(pattern=r"^[0-9a-fA-F]{64,}$", description="64 or more hexadecimal digits"),
+]
 
 
 class Config(TlsSettings, frozen=True, kw_only=True):

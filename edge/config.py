@@ -8,8 +8,13 @@ import msgspec
 from fastrun.service import tracing
 from fastrun.service.tls import TlsSettings
 
-Address = Annotated[str, msgspec.Meta(pattern=r":\d+$")]
-Origin = Annotated[str, msgspec.Meta(pattern=r"^(\*|https?://[^/\s]+)$")]
+Address = Annotated[str, msgspec.Meta(pattern=r":\d+$", description="host:port")]
+Origin = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^(\*|https?://[^/\s]+)$", description="* or such as https://chat.example.org"
+    ),
+]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 

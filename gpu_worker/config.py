@@ -8,7 +8,7 @@ import msgspec
 from fastrun.service import tracing
 from fastrun.service.tls import TlsSettings
 
-Address = Annotated[str, msgspec.Meta(pattern=r":\d+$")]
+Address = Annotated[str, msgspec.Meta(pattern=r":\d+$", description="host:port")]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 

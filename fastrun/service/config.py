@@ -65,7 +65,8 @@ def load(kind: type[T], service: str, environ: Mapping[str, str]) -> T:
         try:
             values[field.name] = msgspec.convert(_split(raw, hint), hint, strict=False)
         except msgspec.ValidationError as error:
-            problems.append(f"{source}: {error}")
+            wanted = _description(hint)
+            problems.append(f"{source}: " + (f"must be {wanted}" if wanted else str(error)))
     fields = {field.name for field in msgspec.structs.fields(kind)}
     problems += [_unknown(f"{service}.{key}", key, fields) for key in table if key not in fields]
     problems += [
@@ -108,7 +109,7 @@ def _table(service: str, environ: Mapping[str, str], problems: list[str]) -> dic
         return {}
     try:
         table = tomllib.loads(Path(path).read_text()).get(service, {})
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         problems.append(f"FASTRUN_CONFIG: {path}: {error}")
         return {}
     if not isinstance(table, dict):
@@ -132,6 +133,9 @@ def _lookup(
         except OSError as error:
             problems.append(f"{name}_FILE: {path}: {error.strerror}")
             return None
+        except UnicodeDecodeError:  # whose words quote it
+            problems.append(f"{name}_FILE: {path}: is not text in UTF-8")
+            return None
     if field in table:
         return f"{field} in FASTRUN_CONFIG", table[field]
     return None
@@ -144,6 +148,13 @@ def _environment_name(hint: Any) -> str | None:
         if isinstance(meta, msgspec.Meta) and meta.extra and "environment" in meta.extra:
             return str(meta.extra["environment"])
     return None
+
+
+def _description(hint: Any) -> str | None:
+    """What a value has to be, where a pattern says it to programs only."""
+    if isinstance(hint, msgspec.Meta):
+        return hint.description
+    return next(filter(None, map(_description, get_args(hint))), None)
 
 
 def _split(raw: Any, hint: Any) -> Any:

@@ -23,7 +23,10 @@ TRACEPARENT = "traceparent"
 Endpoint = Annotated[
     str,
     environment("OTEL_EXPORTER_OTLP_ENDPOINT"),
-    msgspec.Meta(pattern=r"^(https?://([\w.-]+|\[[0-9a-fA-F:.]+\])(:\d+)?/?)?$"),
+    msgspec.Meta(
+        pattern=r"^(https?://([\w.-]+|\[[0-9a-fA-F:.]+\])(:\d+)?/?)?$",
+        description="a URL without a path, such as http://collector:4317",
+    ),
 ]
 """A setting: where an OpenTelemetry collector takes OTLP over gRPC; empty: nothing is traced."""
 Disabled = Annotated[bool, environment("OTEL_SDK_DISABLED")]

@@ -65,6 +65,31 @@ def test_every_problem_is_named_at_once(tmp_path):
     assert "FASTRUN_EDGE_STRIKT: unknown setting, did you mean FASTRUN_EDGE_STRICT?" in problems
 
 
+class Described(msgspec.Struct, frozen=True):
+    """Settings that have to look like something."""
+
+    addresses: list[Annotated[str, msgspec.Meta(pattern=r":\d+$", description="host:port")]] = []
+
+
+def test_a_problem_says_what_a_value_has_to_be():
+    """What programs read as a pattern, people read in words."""
+    with pytest.raises(config.ConfigError) as caught:
+        config.load(Described, "edge", {"FASTRUN_EDGE_ADDRESSES": "a:1,b"})
+    assert caught.value.problems == ["FASTRUN_EDGE_ADDRESSES: must be host:port"]
+
+
+@pytest.mark.parametrize("name", ["FASTRUN_EDGE_PEPPER_FILE", "FASTRUN_CONFIG"])
+def test_a_file_that_is_no_text_is_a_problem(tmp_path, name):
+    """A file of bytes that are no UTF-8 is named, and none of it is shown."""
+    path = tmp_path / "bytes"
+    path.write_bytes(b"hunter2 \xff")
+    with pytest.raises(config.ConfigError) as caught:
+        config.load(Config, "edge", {"DATABASE_URL": "d", name: str(path)})
+    (problem,) = caught.value.problems
+    assert problem.startswith(f"{name}: {path}: ")
+    assert "hunter2" not in problem
+
+
 def test_values_never_stand_in_a_problem():
     """A wrong value may be a secret, so it is not repeated."""
     with pytest.raises(config.ConfigError) as caught:
