@@ -17,6 +17,8 @@ SCHEMA_DEPTH = 64
 SCHEMA_NODES = 10_000
 _JSON_DEPTH = 200
 
+_CONTAINERS = (dict, list)
+_writer = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 
 
@@ -87,21 +89,16 @@ def check_values(value: Any, name: str, *, bytes_limit: int, depth_limit: int) -
 
 def to_json(value: Any) -> str:
     """Write a value of a request down again; unlike faster writers this one takes any number."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _writer.encode(value)
 
 
 def _depth(value: Any, limit: int) -> int:
     """Count the levels, at most one more than the limit."""
-    depth, level = 0, [value]
+    depth, level = 0, [value] if isinstance(value, _CONTAINERS) else []
     while level and depth <= limit:
-        below: list[Any] = []
-        for each in level:
-            if isinstance(each, dict):
-                below.extend(each.values())
-            elif isinstance(each, list):
-                below.extend(each)
-        depth += any(isinstance(each, dict | list) for each in level)
-        level = below
+        depth += 1
+        inner = [each.values() if isinstance(each, dict) else each for each in level]
+        level = [each for values in inner for each in values if isinstance(each, _CONTAINERS)]
     return depth
 
 
@@ -170,7 +167,7 @@ def _resolves(root: Any, reference: str) -> bool:
 
 def _type(value: Any, name: str) -> None:
     kinds = value if isinstance(value, list) else [value]
-    if not kinds or not all(isinstance(kind, str) and kind in _TYPES for kind in kinds):
+    if not kinds or [kind for kind in kinds if kind not in _TYPES]:
         raise invalid(f"{_short(name)} must be one or several of {', '.join(_TYPES)}")
 
 
