@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -120,17 +121,19 @@ def _cpu(config: Config) -> tuple["CpuEngine", Model]:
             progress=Phases(),
         )
         log.info("model_loading", model=prepared.name)
-        engine = loading.load_cpu_engine(
-            prepared,
-            slots=config.slots,
-            precision="fast" if config.precision == "fast" else "exact",
-            kv_cache_bytes=config.kv_cache_mib << 20,
-            threads=config.threads or None,
-        )
+        # Loading compiles for a second or more, on one core and without Python.
+        with ThreadPoolExecutor(1, "tokenizer") as beside:
+            reading = beside.submit(JsonTokenizer.from_file, prepared.tokenizer)
+            engine = loading.load_cpu_engine(
+                prepared,
+                slots=config.slots,
+                precision="fast" if config.precision == "fast" else "exact",
+                kv_cache_bytes=config.kv_cache_mib << 20,
+                threads=config.threads or None,
+            )
     except ModelError as error:
         raise StartError(str(error)) from error
-    tokenizer = JsonTokenizer.from_file(prepared.tokenizer)
-    return engine, _model(source, prepared, tokenizer, engine)
+    return engine, _model(source, prepared, reading.result(), engine)
 
 
 async def _tensorrt_llm(config: Config, leave: Callable[[int], None]) -> tuple[Engine, Model]:

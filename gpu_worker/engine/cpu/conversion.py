@@ -60,10 +60,12 @@ def convert(gguf: Path, folder: Path) -> None:
 def main(gguf: Path) -> None:
     """Convert in this process."""
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    import_openvino()
+    openvino = import_openvino()
     # After import_openvino, which keeps it off the network; numpy is not for those who only ask.
     import openvino_genai  # noqa: PLC0415
+    from openvino._offline_transformations import apply_moc_transformations  # noqa: PLC0415
 
+    from gpu_worker.engine.cpu.joined_products import join_products  # noqa: PLC0415
     from gpu_worker.engine.cpu.zero_points import restore_zero_points  # noqa: PLC0415
 
     try:
@@ -71,7 +73,17 @@ def main(gguf: Path) -> None:
     except RuntimeError:
         if not (gguf.parent / RESULT).is_file():
             openvino_genai.LLMPipeline(str(gguf), "CPU", enable_save_ov_model=True)
-    restore_zero_points(gguf.parent / RESULT, gguf)
+    model = gguf.parent / RESULT
+    graph = openvino.Core().read_model(model)
+    restore_zero_points(graph, gguf)
+    join_products(graph)
+    # What every compilation would begin with.
+    apply_moc_transformations(graph, cf=False)
+    # The old weights are still mapped: the new ones take their place only when written.
+    written = model.with_name(f"new-{model.name}")
+    openvino.save_model(graph, written, compress_to_fp16=False)
+    written.with_suffix(".bin").replace(model.with_suffix(".bin"))
+    written.replace(model)
 
 
 def _die_with_parent() -> None:

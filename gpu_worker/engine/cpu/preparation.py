@@ -16,7 +16,7 @@ from gpu_worker.engine.errors import ModelError
 from gpu_worker.engine.model_facts import TOKENIZER, ModelFacts, folder_facts, gguf_facts
 
 # Raised whenever the same file would be converted to something else.
-CONVERTER = "2"
+CONVERTER = "3"
 FACTS = "facts.json"
 
 
@@ -77,10 +77,11 @@ def _convert(gguf: Path, folder: Path, progress: Progress) -> None:
     text = tokenizer_json(metadata)
     facts = gguf_facts(metadata, JsonTokenizer(text), created=int(gguf.stat().st_mtime))
     needed, free = gguf.stat().st_size, shutil.disk_usage(folder).free
-    if free < needed * 5 // 4:
+    needed = needed * 9 // 4  # the result is written twice before the first is removed
+    if free < needed:
         raise ModelError(
             f"the cache folder {folder.parent} has {free >> 20} MB free and needs "
-            f"{needed * 5 // 4 >> 20}: make room, or set XDG_CACHE_HOME to another folder"
+            f"{needed >> 20}: make room, or set XDG_CACHE_HOME to another folder"
         )
     progress("converting the model", None)
     conversion.convert(gguf, folder)

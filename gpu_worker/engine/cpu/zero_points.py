@@ -30,25 +30,13 @@ Halves = npt.NDArray[np.float16]
 Rows = dict[bytes, Halves]
 
 
-def restore_zero_points(model: Path, gguf: Path) -> int:
-    """Rewrite a converted model, if it holds Q4_1 weights; return how many matrices changed."""
+def restore_zero_points(graph: Any, gguf: Path) -> int:
+    """Make the zero points of a converted graph those of the file; return how many changed."""
     rows: Rows = {}
     for tensor in read_gguf(gguf).tensors:
         if tensor.kind == Q4_1:
             rows.update(_zero_points(gguf, tensor))
-    if not rows:
-        return 0
-    openvino = import_openvino()
-    graph = openvino.Core().read_model(model)
-    changed = sum(_restore(node, rows) for node in graph.get_ops())
-    if changed:
-        graph.validate_nodes_and_infer_types()
-        # The old weights are still mapped: the new ones take their place only when written.
-        written = model.with_name(f"exact-{model.name}")
-        openvino.save_model(graph, written, compress_to_fp16=False)
-        written.with_suffix(".bin").replace(model.with_suffix(".bin"))
-        written.replace(model)
-    return changed
+    return sum(_restore(node, rows) for node in graph.get_ops()) if rows else 0
 
 
 def use_whole_zero_points(graph: Any) -> int:
@@ -77,21 +65,21 @@ def _zero_points(gguf: Path, tensor: Tensor) -> Rows:
 
 def _restore(node: Any, rows: Rows) -> bool:
     """Replace the zero points of one decompression."""
-    if not (parts := _decompression(node)):
+    if not (parts := decompression(node)):
         return False
     difference, scales = parts
     found = [rows.get(row.tobytes()) for row in scales[:, :, 0]]
     exact = [zeros for zeros in found if zeros is not None]
     if len(exact) < len(found):
         return False
-    constant = _constant(np.stack(exact)[:, :, None])
-    difference.input(1).replace_source_output(constant.output(0))
+    zero_points = constant(np.stack(exact)[:, :, None])
+    difference.input(1).replace_source_output(zero_points.output(0))
     return True
 
 
 def _use_whole(node: Any) -> bool:
     """Replace one decompression, if its zero points are exact and fit."""
-    if not (parts := _decompression(node)):
+    if not (parts := decompression(node)):
         return False
     difference, scales = parts
     zero_points, quants = (difference.input_value(at).get_node() for at in (1, 0))
@@ -109,15 +97,15 @@ def _use_whole(node: Any) -> bool:
     halves[:, 1] = packed.data & 0xF0
     operators, kind = import_openvino().opset13, scales.dtype
     difference = operators.subtract(
-        operators.convert(_constant(halves.reshape(packed.get_output_shape(0))), kind),
-        operators.convert(_constant(whole.astype(np.uint8)), kind),
+        operators.convert(constant(halves.reshape(packed.get_output_shape(0))), kind),
+        operators.convert(constant(whole.astype(np.uint8)), kind),
     )
-    weights = operators.multiply(difference, _constant(scales / np.float16(STEPS)))
+    weights = operators.multiply(difference, constant(scales / np.float16(STEPS)))
     node.output(0).replace(weights.output(0))
     return True
 
 
-def _decompression(node: Any) -> tuple[Any, Halves] | None:
+def decompression(node: Any) -> tuple[Any, Halves] | None:
     """Return the difference and the scales, if this is (Convert(q) - z) * scales."""
     if node.get_type_name() != "Multiply":
         return None
@@ -130,6 +118,6 @@ def _decompression(node: Any) -> tuple[Any, Halves] | None:
     return difference, scales
 
 
-def _constant(values: npt.NDArray[Any]) -> Any:
+def constant(values: npt.NDArray[Any]) -> Any:
     """Make a constant of an array, not of a copy, which would take more time than all else."""
     return import_openvino().op.Constant(values, shared_memory=True)
