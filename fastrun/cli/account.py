@@ -14,7 +14,11 @@ from fastrun.cli.output import Json, moment, print_columns, print_json
 from fastrun.v1 import admin_pb2, admin_pb2_grpc
 from fastrun.v1.auth_pb2 import AccountState, Limits
 
-app = group("account", help="Create, approve, suspend, close, limit and list accounts.")
+app = group(
+    "account",
+    help="Create, approve, suspend, close, limit and list accounts.",
+    epilog="Example: fastrun account create alice",
+)
 
 
 class State(StrEnum):

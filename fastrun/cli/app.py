@@ -47,6 +47,7 @@ def make_app(called: str | None) -> typer.Typer:
     """Make the command line, whole for the command that is called and in outline for the rest."""
     app = group(
         help="An inference provider that anyone can run: the OpenAI API over open models.",
+        epilog="Example: fastrun up",
         completion=True,
     )
     for name, summary in COMMANDS.items():

@@ -12,7 +12,11 @@ from fastrun.cli.errors import CommandError
 from fastrun.cli.group import group
 from fastrun.cli.output import Json, print_columns, print_json
 
-app = group("context", help="Choose the deployment that commands are about.")
+app = group(
+    "context",
+    help="Choose the deployment that commands are about.",
+    epilog="Example: fastrun context use production",
+)
 
 STDIN = "-"
 Name = Annotated[str, typer.Argument(help="What you call the deployment.")]

@@ -7,6 +7,7 @@ def group(
     name: str | None = None,
     *,
     help: str | None = None,  # noqa: A002 - typer's name
+    epilog: str | None = None,
     completion: bool = False,
 ) -> typer.Typer:
     """An app in the same manner as all others.
@@ -14,11 +15,13 @@ def group(
     Args:
         name: of a group; a single command needs none.
         help: what a group is for.
+        epilog: an example of it.
         completion: it completes what is typed in a shell; the outermost does so for all.
     """
     return typer.Typer(
         name=name,
         help=help,
+        epilog=epilog,
         no_args_is_help=help is not None,
         add_completion=completion,
         pretty_exceptions_enable=False,

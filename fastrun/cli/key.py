@@ -19,7 +19,11 @@ from fastrun.service import api_key
 from fastrun.v1 import admin_pb2, admin_pb2_grpc
 from fastrun.v1.auth_pb2 import KeyState, Limits
 
-app = group("key", help="Issue, rotate, revoke, limit and list API keys.")
+app = group(
+    "key",
+    help="Issue, rotate, revoke, limit and list API keys.",
+    epilog="Example: fastrun key issue alice",
+)
 
 KeyId = Annotated[
     str, typer.Argument(metavar="KEY_ID", help="The key's id, as `fastrun key list` shows it.")

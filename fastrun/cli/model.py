@@ -17,7 +17,11 @@ from fastrun.v1 import scheduler_pb2, scheduler_pb2_grpc
 
 # What is imported within commands needs what runs models: the machines of edges and schedulers, and
 # those of operators, have none of it, and list and forget all the same.
-app = group("model", help="List, show, pull, add and forget models.")
+app = group(
+    "model",
+    help="List, show, pull, add and forget models.",
+    epilog="Example: fastrun model list --all",
+)
 
 
 class Engine(StrEnum):

@@ -17,7 +17,11 @@ from fastrun.service import private_file
 from fastrun.service.authority import DAYS
 from fastrun.service.identity import Identity, Role
 
-app = group("operator", help="Let a person operate a deployment from elsewhere.")
+app = group(
+    "operator",
+    help="Let a person operate a deployment from elsewhere.",
+    epilog="Example: fastrun operator add alice --certs certs --auth auth.example.org:7001",
+)
 
 STDOUT = "-"
 

@@ -12,7 +12,11 @@ from fastrun.cli.money import micros, money
 from fastrun.cli.output import Json, moment, print_columns, print_json
 from fastrun.v1 import admin_pb2, admin_pb2_grpc
 
-app = group("price", help="Set and list what models cost.")
+app = group(
+    "price",
+    help="Set and list what models cost.",
+    epilog="Example: fastrun price list",
+)
 
 
 @app.command("set", epilog="Example: fastrun price set tiny --prompt 0.15 --completion 0.60")

@@ -27,7 +27,11 @@ from fastrun.service.join_token import JoinToken, new_secret, secret_sha256
 from fastrun.service.tls import Tls, TlsError, is_loopback
 from fastrun.v1 import admin_pb2, admin_pb2_grpc
 
-app = group("worker", help="Let a GPU server join a deployment, and run its worker.")
+app = group(
+    "worker",
+    help="Let a GPU server join a deployment, and run its worker.",
+    epilog="Example: fastrun worker join head.example.org:7004 --token frw_...",
+)
 
 PORT = 7003
 REACH_S = 3.0

@@ -9,11 +9,12 @@ from fastrun.cli.app import COMMANDS, make_app
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_explains_itself(name):
-    """Every command that the help lists exists and has a help of its own."""
+    """Every command that the help lists exists and has a help of its own, with an example."""
     result = CliRunner().invoke(make_app(name), [name, "--help"])
 
     assert result.exit_code == 0
     assert f"Usage: root {name}" in result.output
+    assert f"Example: fastrun {name}" in " ".join(result.output.split())
 
 
 EXAMPLES = {
