@@ -25,7 +25,10 @@ log = structlog.get_logger()
 
 
 class Sink(Protocol):
-    """Takes the events of one generation, in order; none of these may block or raise."""
+    """Takes the events of one generation, in order; none of these may block.
+
+    One that raises is a fault of ours: it ends this generation and no other.
+    """
 
     def on_accepted(self, accepted: Accepted) -> None:
         """The worker runs it."""
@@ -45,6 +48,9 @@ class Sink(Protocol):
         Args:
             was_sent: the worker may have run it.
         """
+
+    def on_fault(self, fault: Exception) -> None:
+        """One of the others raised: what came is not taken, and it is aborted. Must not raise."""
 
 
 class Leases(Protocol):
@@ -127,9 +133,8 @@ class Attach:
             sink: who is told.
             gathers: nobody reads along, so deltas need not come one by one.
         """
-        call = Call(self, stream_id, grant, sink)
-        self._calls[stream_id] = call
         start = Start(stream_id=stream_id, request=request, gathers=gathers)
+        call = self._calls[stream_id] = Call(self, stream_id, grant, sink)
         self._put(EdgeFrameItem(start=start))
         if self._task is None:
             self._task = asyncio.create_task(self._live(), name="attach", context=Context())
@@ -143,7 +148,7 @@ class Attach:
             self._items = [each for each in self._items if each.start.stream_id != call.stream_id]
             del self._calls[call.stream_id]
             self._leases.release(call.grant)
-            call.sink.on_lost(was_sent=False)
+            self._lose(call)
             return
         self._put(EdgeFrameItem(abort=Abort(stream_id=call.stream_id)))
         loop = asyncio.get_running_loop()
@@ -221,10 +226,13 @@ class Attach:
             return
         try:
             self._hand_out(call, item.event)
-        except Exception:
-            # It is one request's, and ends no other.
+        except Exception as fault:
             log.exception("sink_failed", stream_id=call.stream_id)
-            call.abort()
+            call.sink.on_fault(fault)
+            if item.stream_id in self._calls:
+                call.abort()
+            else:
+                self._lose(call)  # that was its last event
 
     def _hand_out(self, call: Call, event: GenerateEvent) -> None:
         kind = event.WhichOneof("event")
@@ -251,7 +259,14 @@ class Attach:
         """Wait no longer for the end of what was aborted."""
         if self._calls.get(call.stream_id) is call:
             self._forget(call)
-            call.sink.on_lost(was_sent=True)
+            self._lose(call)
+
+    def _lose(self, call: Call) -> None:
+        try:
+            call.sink.on_lost(was_sent=call.was_sent)
+        except Exception as fault:
+            log.exception("sink_failed", stream_id=call.stream_id)
+            call.sink.on_fault(fault)
 
     def _doubt(self, call: Call) -> None:
         if self._calls.pop(call.stream_id, None) is not None:
@@ -266,5 +281,5 @@ class Attach:
                 self._leases.ended(call.grant)
             else:
                 self._leases.lost(call.grant, refused=False)
-            call.sink.on_lost(was_sent=call.was_sent)
+            self._lose(call)
         self._on_end(reason, len(calls))

@@ -128,6 +128,10 @@ class Attempt:
         # Of one that was sent the lost lease tells the scheduler.
         self._fail(_failed("the worker was lost"), died=was_sent, is_fault=not was_sent)
 
+    def on_fault(self, fault: Exception) -> None:
+        """End with a fault of ours: no other worker would do better."""
+        self._end(fault)
+
     def on_silence(self) -> None:
         """End: the worker has said nothing for as long as it may."""
         self._fail(_failed("the worker was silent"), is_fault=not self._has_delta)
@@ -148,8 +152,10 @@ class Attempt:
             self._look = self._loop.call_later(left_s, self._look_for_silence)
 
     def _fail(self, error: ServiceError, *, died: bool = False, is_fault: bool = False) -> None:
+        self._end(AttemptError(error, ran=self._ran, died=died, is_fault=is_fault))
+
+    def _end(self, failure: Exception) -> None:
         if not self.ended.done():
-            failure = AttemptError(error, ran=self._ran, died=died, is_fault=is_fault)
             self.ended.set_exception(failure)
             self.ended.exception()  # seen, also when nobody waits for it any more
 

@@ -7,6 +7,7 @@ when one fails for good the others are aborted, and the request has failed.
 
 import asyncio
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import msgspec
@@ -227,7 +228,7 @@ class Generations:
 
     async def _slot(self, job: Job, index: int, turn: Turn, retries: Retries) -> Grant:
         try:
-            grant = await turn.slot(index)
+            await turn.come(index)
         finally:
             retries.waited_s = turn.waited_s(time.monotonic())
             if not retries.resumes:
@@ -235,29 +236,32 @@ class Generations:
             if turn.rate_limit is not None:
                 job.exchange.rate_limit = rate_limits.headers(turn.rate_limit)
         self._metrics.queued(job.exchange.model, retries.waited_s)
-        return grant
+        return turn.take(index)
 
     async def _attempt(
         self, job: Job, index: int, grant: Grant, progress: Progress, output: Output
     ) -> Finished:
         job.exchange.facts["worker_id"] = grant.worker_id
-        try:
+        with ExitStack() as undone:
+            # Be it a fault of ours: no Start was written, so the slot is free.
+            undone.callback(self._scheduler.release, grant)
             request = job.batch.request(index, grant.lease, resume_token_ids=progress.token_ids)
             span = self._tracer.begin(job.exchange.span, time.monotonic())
             request.traceparent = span.traceparent
+            tally = job.meter.attempt(index, grant.worker_id)
+            undone.callback(tally.lost, was_sent=False)
             attempt = Attempt(
                 index,
                 output,
-                job.meter.attempt(index, grant.worker_id),
+                tally,
                 progress,
                 early_headers_s=self._times.early_headers_s,
                 first_delta_s=self._times.first_delta_s,
                 silence_s=self._times.silence_s,
             )
-        except BaseException:  # be it a fault of ours: no Start was written, so the slot is free
-            self._scheduler.release(grant)
-            raise
-        call = self._workers.start(grant, request, attempt, gathers=not output.is_read_along)
+            undone.callback(attempt.close)
+            call = self._workers.start(grant, request, attempt, gathers=not output.is_read_along)
+            undone.pop_all()
         failure = ""
         try:
             return await attempt.ended

@@ -86,8 +86,9 @@ class Tally:
 
     def lost(self, *, was_sent: bool) -> None:
         """Nothing more will come from the worker, which may have run it if it was sent."""
-        self._was_lost = was_sent
-        self._end()
+        if not self.has_ended:
+            self._was_lost = was_sent
+            self._end()
 
     def _end(self) -> None:
         if not self.has_ended:

@@ -81,15 +81,17 @@ class Turn:
         """How long it has waited, or had when the first slot came."""
         return self.wish.waited_s + (self._begun_at or now) - self._since
 
-    async def slot(self, generation: int) -> Grant:
-        """Wait for the slot of one generation; from here on it is the caller's to give back.
+    async def come(self, generation: int) -> None:
+        """Wait for the slot of one generation.
 
         Raises:
             ServiceError: refused, waited too long, or no scheduler is there.
         """
-        grant = await self._slots[generation]
-        del self._slots[generation]
-        return grant
+        await self._slots[generation]
+
+    def take(self, generation: int) -> Grant:
+        """Take the slot that has come; from here on it is the caller's to give back."""
+        return self._slots.pop(generation).result()
 
     def grant(self, generation: int, grant: Grant, now: float) -> bool:
         """A slot was granted; returns whether it is still wanted."""

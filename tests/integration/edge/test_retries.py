@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from edge.attempt import Attempt
 from fastrun.v1.error_pb2 import ErrorReason
 from fastrun.v1.generation_pb2 import FinishReason
 
@@ -333,7 +334,15 @@ async def test_a_fault_of_ours_in_mid_stream(start, body, monkeypatch):
         assert "secret" not in response.text
 
 
-@pytest.mark.parametrize("broken", ["edge.generation.Attempt", "edge.metering.Meter.attempt"])
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "edge.generation.Attempt",
+        "edge.metering.Meter.attempt",
+        "edge.metrics.Metrics.queued",
+        "edge.worker_link.rpc.channel",
+    ],
+)
 async def test_a_fault_of_ours_before_the_start(start, body, until, monkeypatch, broken):
     """An exception nobody expected between the grant and the Start gives the slot back."""
     async with start() as stack:
@@ -345,3 +354,48 @@ async def test_a_fault_of_ours_before_the_start(start, body, until, monkeypatch,
         assert (await stack.client.post(CHAT, json=body())).status_code == 500
         await until(lambda: stack.scheduler.releases == ["lease_1"])
         assert stack.worker.runs == []
+        await stack.edge._metering.idle()
+
+
+def failing_once(original):
+    """The same, but that it fails the first time."""
+    calls = []
+
+    def call(*args, **named):
+        calls.append(args)
+        if len(calls) == 1:
+            raise RuntimeError("secret detail")
+        return original(*args, **named)
+
+    return call
+
+
+@pytest.mark.parametrize("event", ["accepted", "delta", "finished"])
+async def test_a_fault_of_ours_in_what_a_worker_says(start, body, until, monkeypatch, event):
+    """It is no fault of the worker's, and no other one is asked: the client is told at once."""
+    async with start(workers=2) as stack:
+        with monkeypatch.context() as patch:
+            name = f"on_{event}"
+            patch.setattr(Attempt, name, failing_once(getattr(Attempt, name)))
+            response = await stack.client.post(CHAT, json=body())
+        assert response.status_code == 500
+        assert "secret" not in response.text
+        assert sum(len(worker.runs) for worker in stack.workers) == 1
+        assert stack.scheduler.faults == []
+        await stack.edge._metering.idle()
+        assert stack.edge._scheduler._held == set()
+        assert (await stack.client.post(CHAT, json=body())).status_code == 200
+
+
+async def test_a_fault_of_ours_when_a_worker_is_lost(start, body, until, monkeypatch):
+    """It is one request's: the others that were lost with it go on elsewhere."""
+    async with start(workers=2) as stack:
+        first = stack.workers[0]
+        first.script = lambda run: run.accept()
+        asking = [asyncio.create_task(stack.client.post(CHAT, json=body())) for _ in range(2)]
+        await until(lambda: len(first.runs) == 2)
+        monkeypatch.setattr(Attempt, "on_lost", failing_once(Attempt.on_lost))
+        first.drop_attaches()
+        statuses = [response.status_code for response in await asyncio.gather(*asking)]
+        assert sorted(statuses) == [200, 500]
+        await until(lambda: len(stack.scheduler.losts) == 2)
