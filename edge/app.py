@@ -23,6 +23,7 @@ from edge.generation import Generations
 from edge.generation import Times as GenerationTimes
 from edge.http_server import ConnectionLimits, HttpServer
 from edge.key_watch import CONFIRMED_S, KeyWatch
+from edge.large_bodies import LargeBodies
 from edge.metering import Metering
 from edge.metrics import Metrics
 from edge.middleware import Middleware
@@ -157,6 +158,7 @@ class Edge:
         authenticator = Authenticator(self._keys)
         serving = Serving(
             config,
+            bodies=LargeBodies(config.bodies_limit_bytes),
             catalogue=self._scheduler.catalogue,
             generations=Generations(
                 self._scheduler,

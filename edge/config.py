@@ -48,6 +48,9 @@ class Config(TlsSettings, frozen=True, kw_only=True):
     # What a client may send.
     body_limit_bytes: Count = 10 << 20
     """Largest request body; over it 413."""
+    bodies_limit_bytes: Count = 1 << 30
+    """Most of the bodies over 64 KiB that may be held at once, until they are answered; no account
+    gets more than it leaves to the others. Beyond it 503."""
     header_limit_bytes: Count = 16 << 10
     """Longest request line and longest header; over it 431."""
     json_depth_limit: Count = 256

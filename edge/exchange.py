@@ -3,7 +3,7 @@
 import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import structlog
 from aiohttp import web
@@ -46,6 +46,8 @@ class Exchange:
         """Headers that say what is left of the caller's limits, once that is known."""
         self.body_bytes = 0
         """Length of the body, once it is read."""
+        self.on_end: Callable[[], None] | None = None
+        """Called once it is answered, or its client has left."""
         self.endpoint = "none"
         """Name of the route, once it is found."""
         self.model = NO_MODEL

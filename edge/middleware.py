@@ -92,6 +92,8 @@ class Middleware:
         tracing.bind(exchange.span.traceparent)
 
     def _ended(self, exchange: Exchange, status: int) -> None:
+        if exchange.on_end is not None:
+            exchange.on_end()
         self._running -= 1
         if self._running == 0:
             self._idle.set()

@@ -49,7 +49,7 @@ STATUSES: Mapping[int, str] = {
     500: "A fault of this server; report the `x-request-id`.",
     502: "The servers that tried failed before the first token; a retry is safe.",
     503: "No server of the model is up, or keys cannot be checked, or usage cannot be recorded or"
-    " looked up, right now.",
+    " looked up, or too many large requests are being served, right now.",
 }
 RATE_LIMITED = 429
 _WITHOUT_BODY = frozenset({400, 401, 405, 408, 431, 500, 503})

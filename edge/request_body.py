@@ -7,6 +7,7 @@ from typing import TypeVar
 from aiohttp import HttpVersion11, web
 
 from edge.errors import Refusal, invalid
+from edge.large_bodies import Body
 
 _JSON_TYPE = re.compile(r"\s*application/(?:[\w.-]+\+)?json\s*(?:;.*)?", re.IGNORECASE)
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -14,11 +15,13 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 BodyT = TypeVar("BodyT", bytes, bytearray)
 
 
-async def read_body(request: web.BaseRequest, *, limit_bytes: int, timeout_s: float) -> bytes:
-    """Read it all.
+async def read_body(
+    request: web.BaseRequest, held: Body, *, limit_bytes: int, timeout_s: float
+) -> bytes:
+    """Read it all, and hold what has come.
 
     Raises:
-        Refusal: not JSON by its type, compressed, too large or too slow.
+        Refusal: not JSON by its type, compressed, too large, too slow, or there is no room for it.
     """
     _check_type(request)
     length = request.content_length
@@ -27,26 +30,27 @@ async def read_body(request: web.BaseRequest, *, limit_bytes: int, timeout_s: fl
     await _say_continue(request)
     try:
         if request.content.is_eof():  # as most bodies come: with their head
-            return _within(request.content.read_nowait(), limit_bytes)
+            return _within(request.content.read_nowait(), held, limit_bytes)
         async with asyncio.timeout(timeout_s):
-            return await _read(request, limit_bytes)
+            return await _read(request, held, limit_bytes)
     except TimeoutError:
         raise Refusal(408, f"the body did not come within {timeout_s:g} s") from None
     except web.RequestPayloadError:
         raise invalid("the body is not valid HTTP/1.1") from None
 
 
-async def _read(request: web.BaseRequest, limit_bytes: int) -> bytes:
+async def _read(request: web.BaseRequest, held: Body, limit_bytes: int) -> bytes:
     body = bytearray()
     async for piece in request.content.iter_any():
         body += piece
-        _within(body, limit_bytes)
+        _within(body, held, limit_bytes)
     return bytes(body)
 
 
-def _within(body: BodyT, limit_bytes: int) -> BodyT:
+def _within(body: BodyT, held: Body, limit_bytes: int) -> BodyT:
     if len(body) > limit_bytes:
         raise _too_large(limit_bytes)
+    held.grow_to(len(body))
     return body
 
 

@@ -16,6 +16,7 @@ from edge.exchange import OTHER_MODEL, Exchange
 from edge.formats import Format
 from edge.generate_request import Batch
 from edge.generation import Generations, Job
+from edge.large_bodies import LargeBodies
 from edge.metering import Metering
 from edge.metrics import Metrics
 from edge.openai_schema import GenerationRequest
@@ -63,6 +64,7 @@ class Serving:
         self,
         config: Config,
         *,
+        bodies: LargeBodies,
         catalogue: Catalogue,
         generations: Generations,
         metering: Metering,
@@ -71,6 +73,7 @@ class Serving:
         seeds: random.Random,
     ) -> None:
         self._config = config
+        self._bodies = bodies
         self._catalogue = catalogue
         self._generations = generations
         self._metering = metering
@@ -85,8 +88,11 @@ class Serving:
             Refusal: what the client is told instead.
         """
         config = self._config
+        held = self._bodies.body(caller.account_id)
+        exchange.on_end = held.release
         body = await read_body(
             exchange.request,
+            held,
             limit_bytes=config.body_limit_bytes,
             timeout_s=config.body_timeout_s,
         )

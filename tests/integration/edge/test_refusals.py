@@ -321,6 +321,31 @@ async def test_slow_body(start):
         assert (status, error["code"]) == (408, 408)
 
 
+async def test_no_room_for_large_bodies(start, body):
+    """While large bodies take all the room, another is a 503 and small ones are served."""
+    large = json.dumps(body(user="x" * 200_000)).encode()
+    async with start(bodies_limit_bytes=600_000) as stack:
+        head = (
+            f"POST {CHAT} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {stack.key}\r\n"
+            f"Content-Length: {len(large)}\r\n\r\n"
+        )
+        _, slow = await asyncio.open_connection("127.0.0.1", stack.port)
+        slow.write(head.encode() + large[:-1])  # what has come is held, the rest is waited for
+
+        async def sent():
+            return await stack.client.post(CHAT, content=large)
+
+        while (refused := await sent()).status_code == 200:
+            pass
+        envelope(refused, 503, "unavailable")
+        assert refused.headers["retry-after"] == "1"
+        assert (await stack.client.post(CHAT, json=body())).status_code == 200
+        slow.close()
+        await slow.wait_closed()
+        while (await sent()).status_code == 503:
+            pass
+
+
 async def test_expect_continue(start, body):
     """100 Continue comes after the key was checked; any other expectation is a 417. HTTP/1.0 has none."""
     async with start() as stack:
