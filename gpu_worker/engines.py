@@ -130,6 +130,7 @@ def _cpu(config: Config) -> tuple["CpuEngine", Model]:
                 precision="fast" if config.precision == "fast" else "exact",
                 kv_cache_bytes=config.kv_cache_mib << 20,
                 threads=config.threads or None,
+                tokenizer=reading,
             )
     except ModelError as error:
         raise StartError(str(error)) from error

@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
 from llguidance import LLMatcher
 
+from gpu_worker.dialect.tokenizer import JsonTokenizer
 from gpu_worker.engine.cpu.constraint import Constraint
 from gpu_worker.engine.cpu.known_grammars import Known, KnownGrammars
 from gpu_worker.engine.grammar import Grammar, GrammarError
@@ -33,13 +34,21 @@ _Result = TypeVar("_Result")
 class GrammarCompiler:
     """Makes constraints. What it found out of the last grammars it remembers."""
 
-    def __init__(self, tokenizer: Path, *, vocabulary: int, eos_ids: Sequence[int]) -> None:
+    def __init__(
+        self,
+        tokenizer: Path,
+        *,
+        vocabulary: int,
+        eos_ids: Sequence[int],
+        reading: Future[JsonTokenizer] | None = None,
+    ) -> None:
         """Begin to read the vocabulary, which takes some tenths of a second; compilations wait.
 
         Args:
             tokenizer: a tokenizer.json.
             vocabulary: how many logits the model has.
             eos_ids: the tokens that end a turn.
+            reading: of that file, where somebody else needs it too.
         """
         self._size = vocabulary
         self._known = KnownGrammars[Constraint](count=KNOWN_GRAMMARS, ready_bytes=READY_BYTES)
@@ -48,7 +57,11 @@ class GrammarCompiler:
         self._slow = deep_threads(1, STACK_BYTES)
         self._renewals = deep_threads(1, STACK_BYTES)
         self._vocabulary = self._quick.submit(
-            Vocabulary.read, tokenizer, size=vocabulary, eos_ids=eos_ids
+            lambda: Vocabulary.of(
+                reading.result() if reading else JsonTokenizer.from_file(tokenizer),
+                size=vocabulary,
+                eos_ids=eos_ids,
+            )
         )
 
     async def check(self, grammar: Grammar) -> None:

@@ -1,5 +1,8 @@
 """Puts the CPU engine together from a prepared model."""
 
+from concurrent.futures import Future
+
+from gpu_worker.dialect.tokenizer import JsonTokenizer
 from gpu_worker.engine.cpu.engine import TOKENS_PER_STEP, CpuEngine
 from gpu_worker.engine.cpu.grammar_compiler import GrammarCompiler
 from gpu_worker.engine.cpu.network import PagedNetwork, Precision
@@ -18,6 +21,7 @@ def load_cpu_engine(
     kv_cache_bytes: int = KV_CACHE_BYTES,
     threads: int | None = None,
     tokens_per_step: int = TOKENS_PER_STEP,
+    tokenizer: Future[JsonTokenizer] | None = None,
 ) -> CpuEngine:
     """Load a model; takes seconds and must not run in an event loop.
 
@@ -31,6 +35,7 @@ def load_cpu_engine(
             engine's context_length shrinks to it.
         threads: for the network; None for one per core that this process may use.
         tokens_per_step: how many tokens one step computes at most.
+        tokenizer: the model's, where the caller reads it; else it is read here, for grammars.
 
     Raises:
         ModelError: it is not a model that paged attention can be built into.
@@ -48,12 +53,16 @@ def load_cpu_engine(
         slots=slots,
         context_length=model.context_length,
         blocks=blocks,
-        grammars=_grammars(model, network.vocabulary),
+        grammars=_grammars(model, network.vocabulary, tokenizer),
         tokens_per_step=tokens_per_step,
     )
 
 
-def _grammars(model: PreparedModel, vocabulary: int) -> GrammarCompiler | None:
+def _grammars(
+    model: PreparedModel, vocabulary: int, reading: Future[JsonTokenizer] | None
+) -> GrammarCompiler | None:
     if not model.eos_ids:
         return None
-    return GrammarCompiler(model.tokenizer, vocabulary=vocabulary, eos_ids=model.eos_ids)
+    return GrammarCompiler(
+        model.tokenizer, vocabulary=vocabulary, eos_ids=model.eos_ids, reading=reading
+    )

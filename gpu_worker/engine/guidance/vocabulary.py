@@ -66,7 +66,12 @@ class Vocabulary(NamedTuple):
             size: how many logits the model has; ids from the tokenizer's end on are never allowed.
             eos_ids: the tokens that end a turn.
         """
-        words = _Words(JsonTokenizer.from_file(tokenizer), size=size, eos_ids=eos_ids)
+        return cls.of(JsonTokenizer.from_file(tokenizer), size=size, eos_ids=eos_ids)
+
+    @classmethod
+    def of(cls, tokenizer: JsonTokenizer, *, size: int, eos_ids: Sequence[int]) -> "Vocabulary":
+        """Take the tokens of a tokenizer that was read."""
+        words = _Words(tokenizer, size=size, eos_ids=eos_ids)
         wrapper = llguidance.TokenizerWrapper(words)
         return cls(llguidance.LLTokenizer(wrapper, eos_token=list(eos_ids)), words.special_tokens)
 
