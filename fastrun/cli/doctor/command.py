@@ -1,7 +1,7 @@
 """What is looked at, and how it is shown."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -66,12 +66,15 @@ def _findings(port: int, data: Path | None, context: str | None) -> Iterator[Fin
         if (found := context_of(data, context)) is not None:
             yield from _context(found, context, now)
             return
+        environ: Mapping[str, str] = {}
+        if data is not None:
+            environ = host.of_joined(os.environ, data.expanduser().absolute())
         # A command of `fastrun up --exec` is about the stack around it.
-        if data is None and not context and not os.environ.get("FASTRUN_DATA"):
+        elif not context and not os.environ.get("FASTRUN_DATA"):
             environ = host.with_joined(os.environ)
-            if roles := host.described(environ):
-                yield from host.check(roles, environ, now)
-                return
+        if roles := host.described(environ):
+            yield from host.check(roles, environ, now)
+            return
         yield from local.check(data_folder(data), os.environ, port=port, now=now)
     except (CommandError, LocalError) as error:
         yield wrong("settings", str(error))

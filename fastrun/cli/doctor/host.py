@@ -47,9 +47,14 @@ def described(environ: Mapping[str, str]) -> list[Role]:
 
 def with_joined(environ: Mapping[str, str]) -> Mapping[str, str]:
     """The settings of a machine that has joined a deployment: with those of its worker."""
-    folder = WorkerFolder(default_folder(environ))
+    return of_joined(environ, default_folder(environ)) or environ
+
+
+def of_joined(environ: Mapping[str, str], path: Path) -> Mapping[str, str]:
+    """The same for a worker that is kept in a folder; none: no worker has joined from there."""
+    folder = WorkerFolder(path)
     joined = folder.joined()
-    return environ if joined is None else environment(folder.path, joined, environ)
+    return {} if joined is None else environment(folder.path, joined, environ)
 
 
 def check(roles: list[Role], environ: Mapping[str, str], now: datetime) -> Iterator[Finding]:

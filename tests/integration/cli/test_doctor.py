@@ -216,6 +216,8 @@ def test_joined_machine(doctor, tmp_path, worker_settings):
     assert "nothing answers at 127.0.0.1:2" in wrong["service"]
     assert "the certificate of the worker ends on" in wrong["certificate"]
     assert wrong["certificate"].endswith("join again with fastrun worker join")
+    elsewhere = (tmp_path / "worker").rename(tmp_path / "elsewhere")
+    assert doctor("--data", str(elsewhere), **worker_settings) == (status, wrong)
 
 
 def test_model(doctor, worker_settings, tmp_path):
