@@ -23,6 +23,9 @@ from fastrun.v1.worker_pb2 import Abort, EdgeFrame, EdgeFrameItem, Ping, Start, 
 
 log = structlog.get_logger()
 
+# A worker that cannot tell whose slot it is, or has a fault, may free none: the scheduler asks it.
+_DOUBTFUL = frozenset({ErrorReason.ERROR_REASON_LEASE_REFUSED, ErrorReason.ERROR_REASON_INTERNAL})
+
 
 class Sink(Protocol):
     """Takes the events of one generation, in order; none of these may block.
@@ -244,8 +247,7 @@ class Attach:
             self._forget(call)
             call.sink.on_finished(event.finished)
         elif kind == "failed":
-            if event.failed.error.reason == ErrorReason.ERROR_REASON_LEASE_REFUSED:
-                # The worker cannot tell whose slot this is and frees none: the scheduler asks.
+            if event.failed.error.reason in _DOUBTFUL:
                 self._doubt(call)
             else:
                 self._forget(call)

@@ -162,7 +162,8 @@ class Generation:
             # A bug of ours is this request's end alone.
             self._outcome.error = error
             log.exception("request_crashed", request_id=self._request.request_id)
-            self._fail(ErrorReason.ERROR_REASON_INTERNAL, "internal error of the worker", "crashed")
+            fault = internal().detail
+            self._fail(fault.reason, fault.message, "crashed")
         self._outcome.usage = self._reply.usage if self._reply else None
         self._outcome.duration_s = self._clock() - self._began_at
         self._outcome.inter_token_s = self._inter_token_s()
@@ -273,6 +274,11 @@ class Generation:
             self._told = True
             self._outcome.end = end
             self._events.failed(ServiceError(reason, message).detail)
+
+
+def internal() -> ServiceError:
+    """Return what is told of a fault of ours."""
+    return ServiceError(ErrorReason.ERROR_REASON_INTERNAL, "internal error of the worker")
 
 
 def _reason(error: EngineError) -> ErrorReason.ValueType:

@@ -23,7 +23,7 @@ from fastrun.v1.worker_pb2 import (
 )
 from fastrun.v1.worker_pb2_grpc import WorkerServiceServicer
 from gpu_worker.frames import Frames
-from gpu_worker.generation import Generation
+from gpu_worker.generation import Generation, internal
 from gpu_worker.worker import Worker
 
 log = structlog.get_logger()
@@ -137,10 +137,15 @@ class Attachment:
             self._stream.close()
             return
         self._last_id = stream_id
-        generation = self._worker.start(
-            start.request,
-            self._frames.events(stream_id, gathers=start.gathers),
-            on_end=lambda: self._running.pop(stream_id, None),
-        )
+        events = self._frames.events(stream_id, gathers=start.gathers)
+        try:
+            generation = self._worker.start(
+                start.request, events, on_end=lambda: self._running.pop(stream_id, None)
+            )
+        except Exception:
+            # A fault of ours is this request's; to end the stream would end all on it.
+            log.exception("start_failed", request_id=start.request.request_id)
+            events.failed(internal().detail)
+            return
         if generation is not None:
             self._running[stream_id] = generation

@@ -71,6 +71,9 @@ class Worker:
             events: told what happens to it.
             on_end: called when the engine holds nothing of it any more.
         """
+        generation = Generation(
+            request, events, engine=self.engine, model=self.model, executor=self._executor
+        )
         try:
             lease_id = self.slots.admit(request.lease)
         except RefusedError as refused:
@@ -82,9 +85,6 @@ class Worker:
                 self._on_freed(refused.freed)
             events.failed(refused.detail)
             return None
-        generation = Generation(
-            request, events, engine=self.engine, model=self.model, executor=self._executor
-        )
         task = asyncio.create_task(self._run(lease_id, request, generation, on_end))
         self._running[task] = generation
         self._idle.clear()

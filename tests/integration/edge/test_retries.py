@@ -39,10 +39,12 @@ async def test_refused_lease_goes_to_the_head(start, body, reason):
         assert others[-1].waited_ms > 0
 
 
-@pytest.mark.parametrize(("reason", "doubted"), [("LEASE_REFUSED", 1), ("NO_SLOT", 0)])
+@pytest.mark.parametrize(
+    ("reason", "doubted"), [("LEASE_REFUSED", 1), ("INTERNAL", 1), ("NO_SLOT", 0)]
+)
 async def test_a_lease_that_a_worker_disowns_is_doubted(start, body, reason, doubted):
-    """The slot of a lease that its worker does not know for its own is given back by a Void."""
-    async with start() as stack:
+    """The slot of a lease that its worker does not know, or has a fault with, comes by a Void."""
+    async with start(workers=2) as stack:
 
         def script(run):
             if len(stack.worker.runs) == 1:

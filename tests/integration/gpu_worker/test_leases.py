@@ -248,6 +248,26 @@ async def test_a_heartbeat_that_cannot_be_made_ends_no_session(slow_stack, monke
     assert slow_stack.left.empty()
 
 
+async def test_a_fault_in_a_start_is_that_request_s(slow_stack, monkeypatch):
+    """Its edge is told so, what else runs on the stream goes on, and the slot is asked for."""
+    scheduler, edge = slow_stack.scheduler, slow_stack.edge()
+    running = edge.start(slow_stack.ask())
+    await edge.first_delta(running)
+
+    def odd(*_args):
+        raise RuntimeError
+
+    request = slow_stack.ask()
+    request.lease = scheduler.lease("odd")
+    with monkeypatch.context() as patch:
+        patch.setattr(Slots, "admit", odd)
+        assert await refused(edge, request) == ErrorReason.ERROR_REASON_INTERNAL
+    scheduler.void("odd")
+    await scheduler.until(lambda s: s.freed_ids() == ["odd"])
+    edge.abort(running)
+    assert (await edge.end(running))[-1][0] == "finished"
+
+
 async def test_every_scheduler_hears_the_same(run_stack):
     """A worker keeps a session with each scheduler; both hear of leases that end."""
     async with run_stack() as first, run_stack(also=[first.scheduler], worker_id="both") as both:
