@@ -23,7 +23,7 @@ CONTENTS: Mapping[str, Sequence[str]] = {
     ),
     "Look up": ("docs/reference/README",),
     "Understand": ("ARCHITECTURE", "docs/reliability", "docs/performance", "docs/decisions/README"),
-    "Change": ("CONTRIBUTING", "CHANGELOG", "tests/standin/README"),
+    "Change": ("CONTRIBUTING", "SECURITY", "CHANGELOG", "tests/standin/README"),
 }
 # These have more pages below them, after an option that says how: a page that is not in git can be
 # linked to by the site alone.

@@ -2,7 +2,9 @@
 
 import re
 import sys
+from fnmatch import fnmatchcase
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -101,3 +103,13 @@ def test_each_diagram_has_its_picture(made):
         picture = site.picture_of(each).read_text()
         named = re.findall(r"participant \w+ as (\w+)", each)
         assert all(f">{name}</tspan>" in picture for name in named)
+
+
+def test_each_page_is_in_the_menu(made):
+    """Each page is named by the menu of the site, whose build fails for the lack of one."""
+    menu = made("contents")
+    below = (each for _, *pages in menu.BELOW.values() for each in pages)
+    named = [*chain.from_iterable(menu.CONTENTS.values()), *below, "README"]
+    for page in made("diagrams").pages():
+        name = page.relative_to(ROOT).with_suffix("").as_posix()
+        assert any(fnmatchcase(name, each) for each in named), name
