@@ -9,12 +9,15 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 import msgspec
+import structlog
 
 from edge.errors import USAGE_UNRECORDED, Refusal
 from edge.usage_lines import Counts, Ending, Open, Started, Status, Void
 from edge.usage_records import add_up, closed, counts_of
 from edge.usage_spool import Spool, SpoolError
 from fastrun.v1.generation_pb2 import Finished, FinishReason, Usage
+
+log = structlog.get_logger()
 
 
 class Tally:
@@ -166,8 +169,16 @@ class Meter:
             self._spool.started(line)
 
     def _tally_ended(self) -> None:
-        if self._ending is not None and all(tally.has_ended for tally in self._tallies):
-            self._on_end(self._close(self._ending))
+        if self._ending is None or not all(tally.has_ended for tally in self._tallies):
+            return
+        status = None
+        try:
+            status = self._close(self._ending)
+        except Exception:
+            # A fault of ours: what it used is known to the schedulers as well.
+            log.exception("usage_not_added_up", request_id=self._request.request_id)
+            self._ask(self._ending)
+        self._on_end(status)
 
     def _close(self, ending: Ending) -> Status | None:
         request_id = self._request.request_id
@@ -178,7 +189,7 @@ class Meter:
             self._spool.end(Void(request_id=request_id))
             return None
         if not last:
-            self._spool.ask(msgspec.structs.replace(request, ending=ending))
+            self._ask(ending)
             return None
         partial = any(tally.is_partial for tally in (*last.values(), *in_doubt))
         if partial and ending.status is not Status.COMPLETED:
@@ -187,6 +198,11 @@ class Meter:
         total = self._total(last)
         self._spool.end(closed(request, ending, worker_id=worker_id, counts=total))
         return ending.status
+
+    def _ask(self, ending: Ending) -> None:
+        """Leave it to the schedulers what it used."""
+        request = self._spool.opened(self._request.request_id)
+        self._spool.ask(msgspec.structs.replace(request, ending=ending))
 
     def _total(self, last: Mapping[int, Tally]) -> Counts:
         """Add up the last tallies of its generations, by their indices."""

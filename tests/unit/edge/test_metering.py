@@ -62,6 +62,22 @@ def test_a_request_that_was_served_leaves_its_record(told):
     assert told.statuses == [Status.COMPLETED]
 
 
+async def test_what_a_fault_keeps_from_its_record_is_asked_for(told, monkeypatch):
+    """The schedulers know what it used as well, and an edge that ends does not wait for it."""
+    meter = told.meter()
+    tally = meter.attempt(0, "w1")
+    tally.accepted(3)
+    tally.finished(finished())
+    with monkeypatch.context() as patch:
+        patch.setattr("edge.metering.add_up", None)
+        meter.end(COMPLETED)
+    (asked,) = told.ends
+    assert (asked.request_id, asked.ending) == ("r1", COMPLETED)
+    assert told.spool.to_ask() == [asked]
+    assert told.statuses == [None]
+    await told.metering.idle()
+
+
 async def test_a_record_waits_for_the_end_of_what_was_aborted(told):
     """A client that left pays what the worker says, which comes after the handler is gone."""
     meter = told.meter()
