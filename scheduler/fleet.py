@@ -35,6 +35,8 @@ class Worker:
     """None while it has no session."""
     suspect_at: float
     """From then on it is chosen last, unless it says something before."""
+    joined_at: float = 0.0
+    """When it last said Hello."""
     left_at: float = 0.0
     """When its last session ended."""
     gone: bool = False
@@ -199,6 +201,7 @@ class Fleet:
             version=hello.version,
             gpus=tuple(hello.gpus),
             suspect_at=now + self._suspect_after_s,
+            joined_at=now,
             turn=next(self._turns),
             breaker=Breaker(self._breaker),
         )

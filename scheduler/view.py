@@ -45,12 +45,14 @@ def fleet_view(
 def drift(worker: Worker, leases: LeaseBook, *, after_s: float, now: float) -> int:
     """Count the leases held at a worker for over ``after_s`` that it does not list.
 
-    Those of a gone worker hold its slots and nothing else: they do not count.
+    Those of a gone worker hold its slots and nothing else: they do not count. One that has just
+    come back is being asked to free what has ended meanwhile.
     """
     if worker.gone:
         return 0
     return sum(
-        now - lease.held_since > after_s and lease.lease_id not in worker.listed
+        now - max(lease.held_since, worker.joined_at) > after_s
+        and lease.lease_id not in worker.listed
         for lease in leases.of_instance(worker.instance_id)
     )
 

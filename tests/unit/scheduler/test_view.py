@@ -68,6 +68,18 @@ def test_drift_is_what_is_held_and_not_listed_for_long(desk):
     assert now_drifts() == 0
 
 
+def test_who_comes_back_is_given_time_to_list(desk):
+    """What has ended while a worker was away is drift only if it is not freed in 5 s."""
+    worker = desk.worker()
+    (lease,) = desk.acquire(desk.edge(), "r1")
+    desk.beat(worker, lease.lease_id)
+    desk.pass_time(60)
+    desk.worker()  # another Hello, without that lease
+    assert seen(desk).drift == 0
+    desk.pass_time(5.1)
+    assert seen(desk).drift == 1
+
+
 def test_in_parts(desk):
     """A large fleet is described in parts, between which requests can be answered."""
     for number in range(2 * WORKERS_AT_ONCE):

@@ -31,7 +31,7 @@ import importlib, os, sys
 class Gate:
     def find_spec(self, name, path=None, target=None):
         if name == "grpc":
-            print(os.environ.get("GRPC_EXPERIMENTS"))
+            print(os.environ.get("GRPC_EXPERIMENTS"), os.environ.get("GRPC_VERBOSITY"))
 
 sys.meta_path.insert(0, Gate())
 importlib.import_module(sys.argv[1])
@@ -64,12 +64,18 @@ def run(script, *arguments, **settings):
 
 
 @pytest.mark.parametrize("service", ["auth_service", "edge", "gpu_worker", "scheduler"])
-def test_how_to_wait_is_set_before_the_library_is_loaded(service):
-    """A service chooses how gRPC waits for sockets before gRPC reads that; an operator may too."""
-    ours = run(START, f"{service}.__main__").stdout.strip()
-    assert "-event_engine_client" in ours
-    chosen = run(START, f"{service}.__main__", GRPC_EXPERIMENTS="event_engine_fork").stdout.strip()
-    assert chosen == "event_engine_fork"
+def test_grpc_is_set_up_before_it_is_loaded(service):
+    """A service chooses how gRPC waits and what it says before gRPC reads that; so may others."""
+    waits, says = run(START, f"{service}.__main__").stdout.split()
+    assert "-event_engine_client" in waits
+    assert says == "ERROR"
+    chosen = run(
+        START,
+        f"{service}.__main__",
+        GRPC_EXPERIMENTS="event_engine_fork",
+        GRPC_VERBOSITY="DEBUG",
+    )
+    assert chosen.stdout.split() == ["event_engine_fork", "DEBUG"]
 
 
 def test_the_library_knows_how_it_is_to_wait():
