@@ -100,7 +100,12 @@ def test_a_probe_imports_little():
 
 @pytest.fixture
 def asked():
-    """An admin server whose check waits to be let go, and a client that has asked for it."""
+    """A client that has asked for a check that waits to be let go, and who waits until it is told.
+
+    Yields:
+        The client; the event that lets the check go; what it answers; a function that waits.
+    """
+    others = set(threading.enumerate())  # of other servers, whose clients may never leave
     entered, let_go = threading.Event(), threading.Event()
 
     def alive():
@@ -108,26 +113,24 @@ def asked():
         assert let_go.wait(10)
         return answers.pop()
 
+    def until_handled():
+        for thread in set(threading.enumerate()) - others:
+            if "process_request" in thread.name:
+                thread.join(10)
+
     answers = [None]
     server = AdminServer(CollectorRegistry(), alive=alive, ready=lambda: None)
     port = server.start("127.0.0.1", 0)
     with socket.create_connection(("127.0.0.1", port)) as client:
         client.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
         assert entered.wait(10)
-        yield client, let_go, answers
+        yield client, let_go, answers, until_handled
     server.close()
-
-
-def until_handled():
-    """Wait for the threads that answer."""
-    for thread in threading.enumerate():
-        if "process_request" in thread.name:
-            thread.join(10)
 
 
 def test_who_leaves_early_is_no_news(asked, capfd):
     """A client that resets its connection before the answer leaves nothing in the log."""
-    client, let_go, _ = asked
+    client, let_go, _, until_handled = asked
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()
     let_go.set()
@@ -137,7 +140,7 @@ def test_who_leaves_early_is_no_news(asked, capfd):
 
 def test_a_check_that_raises_is_logged(asked, capfd):
     """A fault of ours is an event with a trace, as everywhere."""
-    client, let_go, answers = asked
+    client, let_go, answers, until_handled = asked
     answers.clear()
     let_go.set()
     assert client.recv(1) == b""
