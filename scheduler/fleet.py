@@ -55,6 +55,8 @@ class Worker:
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
     listed: frozenset[str] = frozenset()
     """Ids of the leases that it last said it runs."""
+    listed_at: float = 0.0
+    """When it said so."""
     version: str = ""
     """Of fastrun, as it says."""
     gpus: tuple[Gpu, ...] = ()
@@ -202,6 +204,7 @@ class Fleet:
             gpus=tuple(hello.gpus),
             suspect_at=now + self._suspect_after_s,
             joined_at=now,
+            listed_at=now,
             turn=next(self._turns),
             breaker=Breaker(self._breaker),
         )
@@ -235,7 +238,7 @@ class Fleet:
         """Note a heartbeat."""
         worker.heartbeat = heartbeat
         worker.draining = heartbeat.state == WorkerState.WORKER_STATE_DRAINING
-        worker.listed = frozenset(heartbeat.running_lease_ids)
+        worker.listed, worker.listed_at = frozenset(heartbeat.running_lease_ids), now
         worker.suspect_at = now + self._suspect_after_s
         worker.load.heard(heartbeat, now)
         self._count(worker, now)

@@ -33,7 +33,7 @@ def fleet_view(
     for number, worker in enumerate(workers, 1):
         state = worker.state(now) if leads else _state_without_term(worker, now)
         view.workers.append(_status(worker, state, sessions.of_workers.slots_in_use(worker)))
-        view.drift += drift(worker, admission.leases, after_s=drift_after_s, now=now)
+        view.drift += drift(worker, admission.leases, after_s=drift_after_s)
         if number % WORKERS_AT_ONCE == 0:
             yield view
     for model in sorted(fleet.cards):
@@ -42,16 +42,17 @@ def fleet_view(
     yield view
 
 
-def drift(worker: Worker, leases: LeaseBook, *, after_s: float, now: float) -> int:
-    """Count the leases held at a worker for over ``after_s`` that it does not list.
+def drift(worker: Worker, leases: LeaseBook, *, after_s: float) -> int:
+    """Count the leases that a worker did not list when it held them for over ``after_s``.
 
-    Those of a gone worker hold its slots and nothing else: they do not count. One that has just
-    come back is being asked to free what has ended meanwhile.
+    Those of a gone worker hold its slots and nothing else: they do not count. One that is silent
+    has listed nothing since, and one that has just come back is being asked to free what has ended
+    meanwhile.
     """
     if worker.gone:
         return 0
     return sum(
-        now - max(lease.held_since, worker.joined_at) > after_s
+        worker.listed_at - max(lease.held_since, worker.joined_at) > after_s
         and lease.lease_id not in worker.listed
         for lease in leases.of_instance(worker.instance_id)
     )

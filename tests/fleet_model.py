@@ -811,7 +811,7 @@ class World(RuleBasedStateMachine):
             for edge in self.edges:
                 assert sessions.edges.get(edge.edge_id).link is edge.wires[scheduler]
         for worker in self.leader.fleet.workers():
-            assert drift(worker, admission.leases, after_s=5.0, now=self.now) == 0
+            assert drift(worker, admission.leases, after_s=5.0) == 0
 
 
 class Pair(World):

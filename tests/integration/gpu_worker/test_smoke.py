@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 from functools import partial
@@ -68,7 +69,8 @@ async def test_a_worker_of_its_own_passes(model, environ, cache, tmp_path):
     assert {line["verdict"] for line in lines} == {"ok"}
     said = {line["check"]: line["measured"] for line in lines}
     assert "3 streams" in said["throughput"]
-    assert "one more was refused" in said["abort"]
+    # A model so small may be done before one more is asked for.
+    assert re.search("one more was refused|had ended before one more", said["abort"])
     assert "fit the schema" in said["guided output"]
     assert "served again" in said["restart"]
     assert list(tmp_path.glob("fastrun-smoke-*")) == []

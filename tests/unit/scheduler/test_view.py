@@ -54,14 +54,14 @@ def test_drift_is_what_is_held_and_not_listed_for_long(desk):
 
     def now_drifts():
         return sum(
-            drift(worker, desk.book, after_s=5.0, now=desk.now)
-            for worker in desk.sessions.fleet.workers()
+            drift(worker, desk.book, after_s=5.0) for worker in desk.sessions.fleet.workers()
         )
 
     desk.pass_time(5)
-    assert now_drifts() == 0
     desk.beat(worker, first.lease_id)
+    assert now_drifts() == 0
     desk.pass_time(0.1)
+    desk.beat(worker, first.lease_id)
     assert now_drifts() == 1
     desk.sessions.of_workers.left(worker, desk.now)
     desk.pass_time(5)
@@ -74,10 +74,20 @@ def test_who_comes_back_is_given_time_to_list(desk):
     (lease,) = desk.acquire(desk.edge(), "r1")
     desk.beat(worker, lease.lease_id)
     desk.pass_time(60)
-    desk.worker()  # another Hello, without that lease
+    back = desk.worker()  # another Hello, without that lease
+    desk.beat(back)
     assert seen(desk).drift == 0
     desk.pass_time(5.1)
+    desk.beat(back)
     assert seen(desk).drift == 1
+
+
+def test_a_silent_worker_cannot_list(desk):
+    """What was granted after a worker's last heartbeat is no drift, however long that is ago."""
+    desk.beat(desk.worker())
+    desk.acquire(desk.edge(), "r1")
+    desk.pass_time(60)
+    assert seen(desk).drift == 0
 
 
 def test_in_parts(desk):
