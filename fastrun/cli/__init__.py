@@ -4,6 +4,8 @@ import os
 import signal
 import sys
 
+import fastrun.service  # noqa: F401 - sets what gRPC reads as it is loaded
+
 OURS = ("auth_service", "edge", "fastrun", "gpu_worker", "scheduler")
 INTERRUPTED = 128 + signal.SIGINT
 
@@ -14,8 +16,6 @@ def main() -> None:
     if interruptible:
         # While modules are loaded there is nothing to tidy up, and a trace would be no answer.
         signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
-    # gRPC's core writes lines of its own to stderr, such as when a server stops.
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     if sys.platform not in ("linux", "darwin"):
         sys.exit("fastrun: runs on Linux and macOS: on Windows install it inside WSL 2")
     for argument in sys.argv[1:]:

@@ -108,7 +108,7 @@ def _startable(environ: Mapping[str, str], port: int) -> Iterator[Finding]:
     except LocalError as error:
         yield wrong("port", str(error))
     if url := environ.get("DATABASE_URL"):
-        yield from host.database(url, "", host.START_POSTGRES)
+        yield from host.database(url, (), host.START_POSTGRES)
     yield from _settings(environ)
     try:
         yield from host.worker(settings.load(Config, "worker", environ), environ)
