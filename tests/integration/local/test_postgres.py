@@ -1,3 +1,4 @@
+import errno
 import os
 import re
 import shutil
@@ -302,6 +303,38 @@ def test_unreachable_folder(serve, folder):
     ):
         serve(folder / "closed" / "database").start()
     assert (folder / "closed").stat().st_mode & 0o777 == 0o700
+
+
+@as_root
+@pytest.mark.parametrize("fault", ["killed", "out of processes"])
+def test_trial_broke_off(serve, monkeypatch, fault):
+    """A trial as user nobody that broke off is tried again: it says nothing of the folder."""
+    run, broken = subprocess.run, []
+
+    def breaking(command, **kwargs):
+        if "user" not in kwargs or broken:
+            return run(command, **kwargs)
+        broken.append(command)
+        if fault == "killed":
+            return run(["/bin/sh", "-c", "kill -9 $$"], **kwargs)
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(subprocess, "run", breaking)
+    assert serve().start()
+    assert broken
+
+
+@as_root
+def test_trial_impossible(serve, monkeypatch):
+    """Where nothing runs as user nobody, root is told that, and not that a folder is closed."""
+    run = subprocess.run
+
+    def breaking(command, **kwargs):
+        return run(["/bin/sh", "-c", "kill -9 $$"] if "user" in kwargs else command, **kwargs)
+
+    monkeypatch.setattr(subprocess, "run", breaking)
+    with pytest.raises(PostgresError, match=r"cannot run /bin/sh as user nobody.* by signal 9; "):
+        serve().start()
 
 
 @as_root
