@@ -3,7 +3,7 @@
 The step loop never waits for an edge: it appends to a request's pending delta. A slow edge gets
 fewer and larger frames, and what waits is bounded by the requests' max_tokens. So do requests whose
 client waits for the whole answer: all of them that have something to say say it together, a few
-times a second.
+times a second. That a request was accepted is told with its first delta, if that comes at once.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,6 +22,9 @@ from fastrun.v1.generation_pb2 import (
 from fastrun.v1.worker_pb2 import WorkerFrame
 
 GATHER_S = 0.25
+# So long nobody misses it (decision 67): an edge needs it for what a request costs, and for what
+# follows if the worker is lost.
+ACCEPTED_S = 0.02
 
 
 class Frames:
@@ -39,6 +42,7 @@ class Frames:
         self._wake = wake
         self._later = later
         self._gathering: list[Events] = []
+        self._accepted: list[Events] = []
         self._moved: list[Events] = []
         self._ping = False
 
@@ -49,7 +53,7 @@ class Frames:
             stream_id: of the request.
             gathers: deltas after the first one need not be sent at once.
         """
-        return Events(stream_id, self._add, self._gather if gathers else None)
+        return Events(stream_id, self._add, self._accept, self._gather if gathers else None)
 
     def ping(self) -> None:
         """Send a Ping with the next frame."""
@@ -73,6 +77,16 @@ class Frames:
         if len(self._moved) == 1:
             self._wake()
 
+    def _accept(self, events: "Events") -> None:
+        self._accepted.append(events)
+        if len(self._accepted) == 1:
+            self._later(ACCEPTED_S, self._accepted_late)
+
+    def _accepted_late(self) -> None:
+        accepted, self._accepted = self._accepted, []
+        for events in accepted:
+            events.accepted_late()
+
     def _gather(self, events: "Events") -> None:
         self._gathering.append(events)
         if len(self._gathering) == 1:
@@ -88,6 +102,7 @@ class Events:
     """What happens to one request, in order: accepted, deltas, then finished or failed."""
 
     __slots__ = (
+        "_accept",
         "_accepted",
         "_add",
         "_cached_tokens",
@@ -109,10 +124,12 @@ class Events:
         self,
         stream_id: int,
         add: Callable[["Events"], None],
+        accept: Callable[["Events"], None],
         gather: Callable[["Events"], None] | None,
     ) -> None:
         self._stream_id = stream_id
         self._add = add
+        self._accept = accept
         self._gather = gather
         self._has_told = self._is_gathering = False
         self._pending = False
@@ -121,9 +138,14 @@ class Events:
         self._end: Finished | Failed | None = None
 
     def accepted(self, prompt_tokens: int, *, resumable: bool) -> None:
-        """Say that the request holds a slot and has been given to the engine."""
+        """Say that the request holds a slot and has been given to the engine, before all else."""
         self._accepted = Accepted(prompt_tokens=prompt_tokens, resumable=resumable)
-        self._changed()
+        self._accept(self)
+
+    def accepted_late(self) -> None:
+        """Say it now, if nothing has come to be said with it."""
+        if self._accepted is not None:
+            self._changed()
 
     def delta(
         self,

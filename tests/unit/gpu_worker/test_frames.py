@@ -5,12 +5,12 @@ from hypothesis import strategies as st
 
 from fastrun.v1.error_pb2 import ErrorDetail
 from fastrun.v1.generation_pb2 import FinishReason, TokenLogprob, ToolCallDelta, Usage
-from gpu_worker.frames import Frames
+from gpu_worker.frames import ACCEPTED_S, GATHER_S, Frames
 
 
 def never(seconds, call):
-    """Take what nothing here asks for."""
-    raise AssertionError(f"{call} after {seconds} s")
+    """Take what nothing here waits for."""
+    assert seconds == ACCEPTED_S, f"{call} after {seconds} s"
 
 
 def kinds(frame):
@@ -56,6 +56,35 @@ def test_the_writer_is_woken_once_for_all_that_moved():
     assert len(frames.take().items) == 64
     streams[0].delta("y", [2])
     assert len(wakes) == 2
+
+
+def test_accepted_waits_for_the_first_delta():
+    """That a request was accepted goes with its first delta, as one wake and one frame."""
+    wakes, timers = [], []
+    frames = Frames(lambda: wakes.append(1), later=lambda *timer: timers.append(timer))
+    events = frames.events(1)
+    events.accepted(5, resumable=True)
+    assert not wakes
+    events.delta("a", [1])
+    assert len(wakes) == 1
+    assert kinds(frames.take()) == [(1, "accepted"), (1, "delta")]
+    for _, call in timers:
+        call()
+    assert len(wakes) == 1
+    assert frames.take() is None
+
+
+def test_accepted_does_not_wait_for_long():
+    """Where prefill takes its time, all that were accepted meanwhile are told so by one timer."""
+    wakes, timers = [], []
+    frames = Frames(lambda: wakes.append(1), later=lambda *timer: timers.append(timer))
+    for stream_id in (1, 2):
+        frames.events(stream_id).accepted(5, resumable=True)
+    [(seconds, call)] = timers
+    assert seconds == ACCEPTED_S
+    call()
+    assert len(wakes) == 1
+    assert kinds(frames.take()) == [(1, "accepted"), (2, "accepted")]
 
 
 def test_tokens_without_text_are_told():
@@ -125,7 +154,12 @@ def test_any_moment_of_taking_gives_the_same_streams(actions):
 def test_what_nobody_reads_along_is_gathered():
     """After its first delta a gathering request waits with the others, and all speak at once."""
     wakes, due = [], []
-    frames = Frames(lambda: wakes.append(1), later=lambda seconds, call: due.append(call))
+
+    def later(seconds, call):
+        if seconds == GATHER_S:
+            due.append(call)
+
+    frames = Frames(lambda: wakes.append(1), later=later)
     one, two, read_along = (frames.events(n, gathers=n != 3) for n in (1, 2, 3))
     for events in (one, two, read_along):
         events.accepted(5, resumable=True)
