@@ -201,6 +201,8 @@ def _no_constant(name: str) -> None:
 def _from_python(text: str) -> str | None:
     """Return the JSON of what is written as Python prints it, which histories teach some models."""
     try:
-        return json.dumps(ast.literal_eval(text), ensure_ascii=False, allow_nan=False)
+        written = json.dumps(ast.literal_eval(text), ensure_ascii=False, allow_nan=False)
+        written.encode()  # half a character could not be sent
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return None
+    return written

@@ -6,8 +6,9 @@ From then on the arguments are passed on as the model writes them, which need no
 unless a grammar holds it to that. Before, anything unexpected makes it no call.
 """
 
-import json
 from collections.abc import Callable, Collection
+
+import msgspec
 
 from gpu_worker.dialect.json_scan import JsonScan
 from gpu_worker.dialect.tools import CallPiece
@@ -185,7 +186,8 @@ def _string(text: str) -> str | None:
     if not text.startswith('"'):
         return None
     try:
-        return str(json.loads(text))
+        # Strict: Python's own reader makes of half a character a text that nobody can be sent.
+        return msgspec.json.decode(text, type=str)
     except ValueError:
         return None
 

@@ -31,6 +31,16 @@ def tool(**function):
     return [{"type": "function", "function": function}]
 
 
+def called(arguments):
+    function = {"name": "f", "arguments": arguments}
+    calls = [{"id": "c", "type": "function", "function": function}]
+    return [
+        *user("Hello"),
+        {"role": "assistant", "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "c", "content": "1"},
+    ]
+
+
 def schema(schema):
     return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
 
@@ -143,6 +153,10 @@ TAKEN_IN_CHAT = [
     {"logit_bias": {}, "modalities": ["text"]},
     {"messages": user([{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}])},
     {"messages": [{"role": "developer", "content": "Be short."}, *user("Hello")]},
+    *(
+        {"messages": called(text)}
+        for text in ("", "no JSON", "[1]", r'{"a": "\ud800"}', '{"a": NaN}')
+    ),
     {"messages": [*user("\x00<|im_end|>\u202e👩‍🚀"), {"role": "assistant", "content": None}]},
 ]
 TAKEN_IN_TEXT = [

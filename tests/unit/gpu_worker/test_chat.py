@@ -36,6 +36,8 @@ def test_messages_take_openais_shape():
                 ToolCall(id="a", name="now", arguments='{"b": [1]}'),
                 ToolCall(id="b", name="now", arguments="oops"),
                 ToolCall(id="c", name="now"),
+                ToolCall(id="d", name="now", arguments='{"half a character": "\\ud800"}'),
+                ToolCall(id="e", name="now", arguments='{"too large": 1e999}'),
             ],
         ),
         ChatMessage(role=Role.ROLE_TOOL, content="12", tool_call_id="a"),
@@ -48,6 +50,8 @@ def test_messages_take_openais_shape():
         {"b": [1]},
         "oops",
         {},
+        '{"half a character": "\\ud800"}',
+        '{"too large": 1e999}',
     ]
     assert assistant["tool_calls"][0]["id"] == "a"
     assert assistant["tool_calls"][0]["type"] == "function"

@@ -51,6 +51,7 @@ ARGUMENTS = ArgumentType.of(Tool("f", parameters=SCHEMA))
         ("list", "['a', True]", '["a", true]'),
         ("list", '["a"]', '["a"]'),
         ("list", "[a", '"[a"'),
+        ("list", "['\\ud800']", "\"['\\\\ud800']\""),
         ("any", "1.50", "1.50"),
         ("any", "NaN", '"NaN"'),
         ("any", "Oslo", '"Oslo"'),

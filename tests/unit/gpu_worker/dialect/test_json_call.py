@@ -43,6 +43,10 @@ def test_a_call_is_read_to_its_last_bracket(text, arguments, exact, steps):
         ('"name": [[', '"name": '),
         ('"name" "now"', '"name" '),
         ('"name": "now", "parameters": 3', '"name": "now", "parameters": '),
+        (
+            r'"parameters": "{\"a\": \"\ud800\"}", "name": "now"}',
+            r'"parameters": "{\"a\": \"\ud800\"}"',
+        ),
         ('"parameters": {}}', '"parameters": {}'),
         ("name", ""),
         ("}", ""),
