@@ -1,4 +1,4 @@
-"""Whatever edges, workers and schedulers do, slots stay exact; see tests/fleet_model.py.
+"""Whatever edges, workers and schedulers do, slots stay exact; see tests/fleet_model.
 
 Also where the scheduler has bugs: what fails anywhere is at worst a request that is refused, or a
 session that begins anew. Once all is quiet no slot is lost, and nobody waits.
