@@ -226,7 +226,7 @@ class Generation:
         """Generate what has not been yet."""
         self._outcome.prefill_s = self._clock() - self._began_at
         resumed = self._request.resume_token_ids
-        left = prompt.sampling.max_tokens - len(resumed)
+        left = max(0, prompt.sampling.max_tokens - len(resumed))
         await self._engine.generate(
             [*prompt.token_ids, *resumed],
             msgspec.structs.replace(prompt.sampling, max_tokens=left),

@@ -43,7 +43,7 @@ class Reply:
         """Up to the one that ended the text, that one included."""
         self.reason: FinishReason.ValueType | None = None
         """Why it ended; None until it does."""
-        self._sampling = prompt.sampling
+        self._replayed = 0
         self._answer = Answer(token_bytes, prompt.parser)
         self._deltas = Deltas(request, token_bytes, events)
 
@@ -58,17 +58,12 @@ class Reply:
         )
 
     def replay(self, token_ids: Sequence[int]) -> None:
-        """Take what a lost worker generated as told; it may be the whole reply."""
+        """Take what a lost worker generated as told; if it is the whole, the engine says so."""
         shown = self._answer.feed(token_ids)
         self._deltas.skip(shown)
-        self.completion_tokens = shown.token_count
-        finish = None
-        if token_ids[-1] in self._sampling.stop_token_ids:
-            finish = Finish.STOP
-        elif len(token_ids) >= self._sampling.max_tokens:
-            finish = Finish.LENGTH
-        # Whoever told the last token told with it what was held back until the end.
-        self._deltas.skip(self._end(finish))
+        self.completion_tokens = self._replayed = shown.token_count
+        if self._answer.ended:
+            self._end(None)
 
     def take(self, step: StepOutput) -> None:
         """Tell what a step of the engine brought."""
@@ -76,7 +71,10 @@ class Reply:
         self.completion_tokens += shown.token_count
         self._deltas.add(shown, step)
         if step.finish is not None or self._answer.ended:
-            self._deltas.add(self._end(step.finish), step)
+            left = self._end(step.finish)
+            # Whoever told the last token told with it what was held back until the end.
+            if self.completion_tokens > self._replayed:
+                self._deltas.add(left, step)
 
     def _end(self, finish: Finish | None) -> Shown:
         """End as the text does, or else as the engine did, if either does; return what is left."""

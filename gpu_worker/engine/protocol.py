@@ -160,8 +160,8 @@ class Engine(Protocol):
 
         The last ``resumed`` token_ids are not prompt but what an engine like this one generated
         for the same request before it was lost: the generation goes on after them as that one would
-        have, and makes only what is new: no token at all if they were the whole of it. max_tokens
-        counts what is new.
+        have, and makes only what is new. max_tokens counts that, and may be 0 here. If they were
+        the whole of it, there is one output without tokens, with the finish that it had.
 
         Raises:
             UnsupportedError: as for ``check``, before anything is scheduled.

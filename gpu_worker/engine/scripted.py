@@ -29,6 +29,7 @@ from gpu_worker.engine.protocol import (
     EngineStats,
     Finish,
     SamplingParams,
+    StepOutput,
     Take,
     TokenLogprobs,
 )
@@ -145,13 +146,15 @@ class _Generation:
         """Make a token; True if it was the last one."""
         token = self.script.token(self.position)
         self.position += 1
-        finish = None
-        if token == TURN_END or token in self._sampling.stop_token_ids:
-            finish = Finish.STOP
-        elif self.position == self._limit:
-            finish = Finish.LENGTH
+        finish = self.finish_after(token)
         self.stream.add([token], finish, self._logprobs(token))
         return finish is not None
+
+    def finish_after(self, token: int) -> Finish | None:
+        """Tell whether it ends where it is, with this as the last token."""
+        if token == TURN_END or token in self._sampling.stop_token_ids:
+            return Finish.STOP
+        return Finish.LENGTH if self.position == self._limit else None
 
     def _logprobs(self, token: int) -> list[TokenLogprobs] | None:
         count = self._sampling.logprobs
@@ -232,12 +235,14 @@ class ScriptedEngine:
         self.health()
         if grammar is not None:
             await self.compile(grammar)
-        room = self._context_length - len(token_ids)
+        left = min(sampling.max_tokens, self._context_length - len(token_ids))
         prompt = token_ids[: len(token_ids) - resumed]
-        if not prompt or sampling.max_tokens < 1 or room < 1:
+        if not prompt or left < (0 if resumed else 1):
             raise EngineError("a generation needs a prompt that fits and max_tokens of at least 1")
-        limit = resumed + min(sampling.max_tokens, room)
-        generation = _Generation(prompt, sampling, take, position=resumed, limit=limit)
+        generation = _Generation(prompt, sampling, take, position=resumed, limit=resumed + left)
+        if resumed and (finish := generation.finish_after(token_ids[-1])) is not None:
+            take(StepOutput([], finish=finish))
+            return
         self._waiting.append(generation)
         self._admit()
         if self._steps is None or self._steps.done():

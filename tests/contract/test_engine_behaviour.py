@@ -318,6 +318,23 @@ async def test_resumed_generation_continues(subject: Subject, done: int):
     assert outputs[-1].finish is Finish.LENGTH
 
 
+@pytest.mark.parametrize("end", ["length", "stop token", "window"])
+async def test_resumed_generation_may_be_over(subject: Subject, end: str):
+    """What is the whole already gets its finish, as it had, and no token."""
+    prompt = [5] * (4096 - 3) if end == "window" else subject.prompt()
+    fields = {"temperature": 0, "max_tokens": 50 if end == "window" else 3}
+    whole = await subject.tokens(prompt, **fields)
+    if end == "stop token":
+        fields |= {"stop_token_ids": (whole[-1],), "max_tokens": 9}
+    left = fields["max_tokens"] - len(whole)
+    outputs = await subject.outputs(
+        [*prompt, *whole], resumed=len(whole), **fields | {"max_tokens": left}
+    )
+    finish = Finish.STOP if end == "stop token" else Finish.LENGTH
+    assert [(output.token_ids, output.finish) for output in outputs] == [([], finish)]
+    assert subject.is_idle()
+
+
 async def test_resumed_generation_needs_a_prompt(subject: Subject):
     """Not all tokens can be completion."""
     with pytest.raises(EngineError):

@@ -182,8 +182,8 @@ class CpuEngine:
             restriction=constraint,
             resumed=resumed,
         )
-        if sequence.ended_before:
-            take(StepOutput([], finish=Finish.STOP))
+        if sequence.ended_before is not None:
+            take(StepOutput([], finish=sequence.ended_before))
             return
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
@@ -249,9 +249,10 @@ class CpuEngine:
         """Let nothing reach the network that could harm other requests."""
         if self._death is not None:
             raise EngineDeadError(self._death)
-        if len(prompt) <= resumed or sampling.max_tokens < 1:
+        least = 0 if resumed else 1  # that may be the whole of it
+        if len(prompt) <= resumed or sampling.max_tokens < least:
             raise EngineError("a generation needs a prompt and max_tokens of at least 1")
-        if len(prompt) >= self._context_length:
+        if len(prompt) + least > self._context_length:
             raise EngineError(
                 f"the prompt has {len(prompt)} tokens, and the engine holds "
                 f"{self._context_length} with the completion"

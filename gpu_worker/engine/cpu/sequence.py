@@ -64,9 +64,10 @@ class Sequence:
         self._block_size = block_size
         self._salt_digest = chain_start(cache_salt)
         self._digests: list[bytes] = []
-        self.ended_before = False  # what was resumed is the whole of it
+        # How it ended, if what was resumed is the whole of it.
+        self.ended_before: Finish | None = None
         for token_id in completion.tolist():
-            self.ended_before = self.append(token_id) is Finish.STOP
+            self.ended_before = self.append(token_id)
 
     @property
     def completion_length(self) -> int:

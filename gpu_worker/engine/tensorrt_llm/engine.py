@@ -19,7 +19,9 @@ from gpu_worker.engine.protocol import (
     EngineDeadError,
     EngineError,
     EngineStats,
+    Finish,
     SamplingParams,
+    StepOutput,
     Take,
 )
 from gpu_worker.engine.tensorrt_llm.batch import Batch
@@ -161,14 +163,19 @@ class TensorRtLlmEngine:
         resumed: int = 0,
     ) -> None:
         """Generate; max_tokens is cut to what the context holds."""
+        left = min(sampling.max_tokens, self._model.context_length - len(token_ids))
+        if 0 < resumed < len(token_ids) and grammar is None:
+            stopped = token_ids[-1] in sampling.stop_token_ids
+            if stopped or left == 0:
+                take(StepOutput([], finish=Finish.STOP if stopped else Finish.LENGTH))
+                return
         self._check(token_ids, sampling, resumed)
         if grammar is not None and resumed:
             raise GrammarError("an output that is held to a grammar cannot go on elsewhere")
         guide = None if grammar is None else await self._guide(grammar)
-        room = self._model.context_length - len(token_ids)
         request = Request(
             token_ids,
-            msgspec.structs.replace(sampling, max_tokens=min(sampling.max_tokens, room)),
+            msgspec.structs.replace(sampling, max_tokens=left),
             take,
             cache_salt=cache_salt,
             guide=guide,

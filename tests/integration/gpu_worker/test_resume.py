@@ -45,6 +45,15 @@ CASES = {
             "reasoning_effort": LOW,
         },
     ),
+    # Of which the end is held back until it is known that no stop text follows.
+    "held": (
+        "What is 7 + 12?",
+        {
+            "response_format": ResponseFormat(json_schema=json.dumps(ANSWER)),
+            "reasoning_effort": LOW,
+            "stop": ["}!"],
+        },
+    ),
     "length": ("What is 7 + 12?", {"reasoning_effort": LOW, "max_tokens": 9}),
     "emoji": (
         "Repeat after me: 🐱 é 你好 🐶",
@@ -132,3 +141,19 @@ async def test_ids_that_are_no_tokens_harm_nobody(tiny):
     assert rest[-1][0] == "failed"
     assert rest[-1][1].error.reason == ErrorReason.ERROR_REASON_ENGINE_FAILED
     assert (await edge.end(edge.start(tiny.ask("Hello", model="tiny"))))[-1][0] == "finished"
+
+
+async def test_an_answer_that_is_complete_at_its_limit(tiny):
+    """It ends as it would have: for its grammar, and not for max_tokens."""
+    edge = tiny.edge()
+    text, fields = CASES["schema"]
+    whole = await edge.end(edge.start(tiny.ask(text, model="tiny", max_tokens=200, **fields)))
+    ids = Told(deltas_of(whole)).ids
+    assert whole[-1][1].reason == FinishReason.FINISH_REASON_STOP
+    for resumed in ([], ids[:-1], ids):
+        asked = tiny.ask(
+            text, model="tiny", max_tokens=len(ids), resume_token_ids=resumed, **fields
+        )
+        ended = (await edge.end(edge.start(asked)))[-1][1]
+        assert ended.reason == FinishReason.FINISH_REASON_STOP
+        assert ended.usage.completion_tokens == len(ids)

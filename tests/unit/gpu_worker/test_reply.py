@@ -68,6 +68,7 @@ def test_what_was_held_back_until_the_end_is_told_once():
     first.take("well EN", finish=Finish.LENGTH)
     assert first.told() == ("well EN", 7)
     second.reply.replay(list(b"well EN"))
+    second.take("", finish=Finish.LENGTH)
     assert second.told() == ("", 0)
     assert second.reply.reason == first.reply.reason == FinishReason.FINISH_REASON_LENGTH
 
@@ -103,12 +104,16 @@ def test_what_another_worker_told_is_not_told_again():
 
 
 def test_a_replayed_part_may_be_the_whole():
-    """By its last token, by its length, or by a stop text."""
-    for spoken, token_ids, reason in (
-        (Spoken(), [*b"so", TURN_END], FinishReason.FINISH_REASON_STOP),
-        (Spoken(max_tokens=2), list(b"so"), FinishReason.FINISH_REASON_LENGTH),
-        (Spoken(stops=["o"]), list(b"so"), FinishReason.FINISH_REASON_STOP),
-        (Spoken(), list(b"so"), None),
+    """By a stop text, or as the engine says; and then nothing is told."""
+    for spoken, finish, reason in (
+        (Spoken(stops=["o"]), None, FinishReason.FINISH_REASON_STOP),
+        (Spoken(), Finish.STOP, FinishReason.FINISH_REASON_STOP),
+        (Spoken(), Finish.LENGTH, FinishReason.FINISH_REASON_LENGTH),
+        (Spoken(), None, None),
     ):
-        spoken.reply.replay(token_ids)
+        spoken.reply.replay(list(b"so"))
+        if finish is not None:
+            assert spoken.reply.reason is None
+            spoken.take("", finish=finish)
         assert spoken.reply.reason == reason
+        assert spoken.told() == ("", 0)
