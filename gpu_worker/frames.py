@@ -118,6 +118,7 @@ class Events:
         "_reasoning",
         "_stream_id",
         "_token_ids",
+        "on_fault",
     )
 
     def __init__(
@@ -127,6 +128,9 @@ class Events:
         accept: Callable[["Events"], None],
         gather: Callable[["Events"], None] | None,
     ) -> None:
+        self.on_fault: Callable[[Exception], object] = lambda _: None
+        """Told why a delta cannot be sent; what was to follow it is forgotten, and how it ends now
+        is to be said."""
         self._stream_id = stream_id
         self._add = add
         self._accept = accept
@@ -199,14 +203,18 @@ class Events:
 
     def move_to(self, frame: WorkerFrame) -> None:
         """Append all that is pending to a frame and forget it."""
-        self._pending = False
         add = frame.items.add
         if self._accepted is not None:
             event = add(stream_id=self._stream_id).event
             event.accepted.CopyFrom(self._accepted)
             self._accepted = None
         if self._moved:
-            self._move_delta_to(add(stream_id=self._stream_id).event.delta)
+            item = add(stream_id=self._stream_id)
+            try:
+                self._move_delta_to(item.event.delta)
+            except Exception as error:  # noqa: BLE001 - the stream goes on for all others
+                frame.items.pop()
+                self._give_up(error)
         if self._end is not None:
             event = add(stream_id=self._stream_id).event
             if isinstance(self._end, Finished):
@@ -214,6 +222,7 @@ class Events:
             else:
                 event.failed.CopyFrom(self._end)
             self._end = None
+        self._pending = False
 
     def _move_delta_to(self, delta: Delta) -> None:
         # Nearly every one is a text and an id: what is empty is left alone.
@@ -228,6 +237,12 @@ class Events:
         if self._logprobs:
             delta.logprobs.extend(self._logprobs)
         self._clear()
+
+    def _give_up(self, error: Exception) -> None:
+        """Forget all that is pending, since a part of it cannot be sent."""
+        self._end = None
+        self._clear()
+        self.on_fault(error)
 
     def _clear(self) -> None:
         self._moved = False

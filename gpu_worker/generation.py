@@ -106,6 +106,7 @@ class Generation:
         self._told = False
         self._reply: Reply | None = None
         self._outcome = Outcome()
+        events.on_fault = self._untold
 
     def abort(self) -> None:
         """End early, with Finished{ABORTED}; does nothing once the generation ends by itself."""
@@ -144,6 +145,20 @@ class Generation:
         """Return when the last event is told and the engine holds nothing of the request."""
         self._task = asyncio.current_task()
         try:
+            await self._run()
+        except Exception as error:
+            # A bug of ours is this request's end alone.
+            self._outcome.error = error
+            log.exception("request_crashed", request_id=self._request.request_id)
+            fault = internal().detail
+            self._fail(fault.reason, fault.message, "crashed")
+        self._outcome.usage = self._reply.usage if self._reply else None
+        self._outcome.duration_s = self._clock() - self._began_at
+        self._outcome.inter_token_s = self._inter_token_s()
+        return self._outcome
+
+    async def _run(self) -> None:
+        try:
             if self._ending:
                 raise asyncio.CancelledError
             await self._decode(await self._prompt())
@@ -158,16 +173,6 @@ class Generation:
         except EngineError as error:
             self._outcome.error = error
             self._engine_failed(error)
-        except Exception as error:
-            # A bug of ours is this request's end alone.
-            self._outcome.error = error
-            log.exception("request_crashed", request_id=self._request.request_id)
-            fault = internal().detail
-            self._fail(fault.reason, fault.message, "crashed")
-        self._outcome.usage = self._reply.usage if self._reply else None
-        self._outcome.duration_s = self._clock() - self._began_at
-        self._outcome.inter_token_s = self._inter_token_s()
-        return self._outcome
 
     def _inter_token_s(self) -> float | None:
         """Counted at the end, since a look at the clock for each token would cost each token."""
@@ -254,9 +259,9 @@ class Generation:
 
     def _finish(self, reason: FinishReason.ValueType, end: str) -> None:
         if not self._told:
+            self._events.finished(reason, self._reply.usage if self._reply else Usage())
             self._told = True
             self._outcome.end = end
-            self._events.finished(reason, self._reply.usage if self._reply else Usage())
 
     def _told_complete(self) -> bool:
         """Tell how the reply ended, if it has by itself: then nothing can fail it any more."""
@@ -268,6 +273,15 @@ class Generation:
     def _engine_failed(self, error: EngineError) -> None:
         if not self._told_complete():
             self._fail(_reason(error), str(error), "engine_failed")
+
+    def _untold(self, error: Exception) -> None:
+        """End, and tell of a fault of ours in place of what cannot be sent."""
+        log.error("request_crashed", request_id=self._request.request_id, exc_info=error)
+        self._outcome.error = error
+        self._told = True
+        self._outcome.end = "crashed"
+        self._events.failed(internal().detail)
+        self.abort()
 
     def _fail(self, reason: ErrorReason.ValueType, message: str, end: str) -> None:
         if not self._told:

@@ -8,6 +8,7 @@ import pytest
 from fastrun.v1.error_pb2 import ErrorReason
 from fastrun.v1.generation_pb2 import FinishReason
 from fastrun.v1.worker_pb2 import GetInfoRequest
+from gpu_worker.frames import Events
 
 
 def text_of(events):
@@ -66,6 +67,26 @@ async def test_a_failed_request_ends_alone(stack):
     assert failed.error.reason == ErrorReason.ERROR_REASON_ENGINE_FAILED
     assert text_of(await edge.end(other)) == "fine"
     await stack.scheduler.until(lambda s: len(s.freed) == 2)
+
+
+async def test_a_request_of_which_something_cannot_be_sent_ends_alone(stack, monkeypatch):
+    """It fails as a fault of ours and frees its slot; the stream and the others on it go on."""
+    edge = stack.edge()
+    move = Events._move_delta_to
+
+    def refusing(events, delta):
+        if events._stream_id == broken:
+            delta.content = "\ud800"
+        move(events, delta)
+
+    broken, other = edge.start(stack.ask("go on")), edge.start(stack.ask("[[text=fine]]"))
+    monkeypatch.setattr(Events, "_move_delta_to", refusing)
+    kind, failed = (await edge.end(broken))[-1]
+    assert kind == "failed"
+    assert failed.error.reason == ErrorReason.ERROR_REASON_INTERNAL
+    assert text_of(await edge.end(other)) == "fine"
+    assert text_of(await edge.end(edge.start(stack.ask("[[text=well]]")))) == "well"
+    await stack.scheduler.until(lambda s: len(s.freed) == 3)
 
 
 @pytest.mark.parametrize(

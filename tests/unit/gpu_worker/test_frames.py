@@ -191,3 +191,19 @@ def test_the_end_takes_along_what_was_gathered():
     assert kinds(frames.take()) == [(1, "delta"), (1, "finished")]
     due.pop()()
     assert frames.take() is None
+
+
+def test_what_cannot_be_sent_is_its_own_streams_fault():
+    """A text or a number that no message takes ends that request, and all others are told of."""
+    for wrong in ({"content": "\ud800", "token_ids": [1]}, {"content": "a", "token_ids": [-1]}):
+        frames = Frames(lambda: None, later=never)
+        one, two, three = (frames.events(number) for number in (1, 2, 3))
+        two.on_fault = lambda error, events=two: events.failed(ErrorDetail(message=repr(error)))
+        one.delta("a", [1])
+        two.accepted(5, resumable=True)
+        two.delta(**wrong)
+        two.finished(FinishReason.FINISH_REASON_STOP, Usage())
+        three.delta("b", [2])
+        told = [(1, "delta"), (2, "accepted"), (2, "failed"), (3, "delta")]
+        assert kinds(frames.take()) == told
+        assert frames.take() is None

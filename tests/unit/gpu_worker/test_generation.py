@@ -146,3 +146,24 @@ async def test_the_end_of_an_answer_waits_for_no_engine_that_does_not_let_go(run
     outcome = await complete.outcome()
     assert (outcome.end, outcome.usage) == ("stop", events[-1].usage)
     assert complete.told() == []
+
+
+async def test_what_cannot_be_sent_ends_its_request(run):
+    """It is told of as a fault of ours, once, though it had ended well, and its slot is let go."""
+    broken = await run()
+    broken.generation._events.delta("\ud800", [1])
+    accepted, failed = broken.told()
+    assert accepted.prompt_tokens
+    assert failed.error.reason == ErrorReason.ERROR_REASON_INTERNAL
+    outcome = await broken.outcome()
+    assert outcome.end == "crashed"
+    assert outcome.usage is not None
+    assert broken.told() == []
+
+
+async def test_an_end_that_cannot_be_told_is_told_as_a_fault(run, monkeypatch):
+    """An end that no message takes neither leaves its client waiting nor holds its slot."""
+    broken = await run()
+    monkeypatch.setattr("gpu_worker.frames.Events.finished", None)
+    assert (await broken.outcome()).end == "crashed"
+    assert broken.told()[-1].error.reason == ErrorReason.ERROR_REASON_INTERNAL
