@@ -172,12 +172,13 @@ class Meter:
         if self._ending is None or not all(tally.has_ended for tally in self._tallies):
             return
         status = None
-        try:
-            status = self._close(self._ending)
-        except Exception:
-            # A fault of ours: what it used is known to the schedulers as well.
-            log.exception("usage_not_added_up", request_id=self._request.request_id)
-            self._ask(self._ending)
+        for settle in (self._close, self._ask, self._ask_anyhow):
+            try:
+                status = settle(self._ending)
+                break
+            except Exception:
+                # A fault of ours: what it used is known to the schedulers as well.
+                log.exception("usage_not_added_up", request_id=self._request.request_id)
         self._on_end(status)
 
     def _close(self, ending: Ending) -> Status | None:
@@ -203,6 +204,18 @@ class Meter:
         """Leave it to the schedulers what it used."""
         request = self._spool.opened(self._request.request_id)
         self._spool.ask(msgspec.structs.replace(request, ending=ending))
+
+    def _ask_anyhow(self, _ending: Ending) -> None:
+        """The same, counting on nothing but what has been written of it."""
+        generations = tuple(sorted({tally.index for tally in self._tallies}))
+        self._spool.ask(
+            msgspec.structs.replace(
+                self._request,
+                generations=generations,
+                unsure=True,
+                ending=Ending(status=Status.PARTIAL),
+            )
+        )
 
     def _total(self, last: Mapping[int, Tally]) -> Counts:
         """Add up the last tallies of its generations, by their indices."""

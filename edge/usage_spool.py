@@ -108,10 +108,10 @@ class Spool:
         self._open[line.request_id] = (started(request, line), number)
 
     def end(self, line: Closed | Void) -> None:
-        """Keep the promise. Never fails: what cannot be written now is written later."""
+        """Keep the promise: what cannot be written now is written later."""
+        self._append_sometime(line)
         self._open.pop(line.request_id, None)
         self._asked.discard(line.request_id)
-        self._append_sometime(line)
 
     def ask(self, request: Open) -> None:
         """Leave it to the schedulers whether a request that is over ran, and what it used."""

@@ -78,6 +78,40 @@ async def test_what_a_fault_keeps_from_its_record_is_asked_for(told, monkeypatch
     await told.metering.idle()
 
 
+async def test_what_a_second_fault_keeps_from_being_asked_for_is_asked_for_all_the_same(
+    told, monkeypatch
+):
+    """By what was written when it began: its record is not left open, and nothing raises."""
+    meter = told.meter(choices=2)
+    tallies = [meter.attempt(index, "w1") for index in (1, 0)]
+    for tally in tallies:
+        tally.accepted(3)
+    meter.end(COMPLETED)
+    with monkeypatch.context() as patch:
+        patch.setattr(Spool, "opened", None)
+        for tally in tallies:
+            tally.finished(finished())
+    (asked,) = told.spool.to_ask()
+    assert (asked.request_id, asked.generations, asked.unsure) == ("r1", (0, 1), True)
+    assert asked.ending == Ending(status=Status.PARTIAL)
+    assert told.statuses == [None]
+    await told.metering.idle()
+
+
+async def test_no_fault_of_the_spool_raises_out_of_an_end(told, monkeypatch):
+    """Whoever tells a tally its end goes on, and so does an edge that is to end."""
+    meter = told.meter()
+    tally = meter.attempt(0, "w1")
+    tally.accepted(3)
+    meter.end(COMPLETED)
+    monkeypatch.setattr(told.spool, "end", None)
+    monkeypatch.setattr(told.spool, "ask", None)
+    tally.finished(finished())
+    assert told.statuses == [None]
+    await told.metering.idle()
+    assert told.spool.opened("r1").generations == (0,)
+
+
 async def test_a_record_waits_for_the_end_of_what_was_aborted(told):
     """A client that left pays what the worker says, which comes after the handler is gone."""
     meter = told.meter()

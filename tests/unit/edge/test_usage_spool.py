@@ -515,6 +515,16 @@ async def test_further_starts_are_known_to_the_heir(tmp_path):
     assert request.ending.status == Status.PARTIAL
 
 
+def test_what_cannot_be_told_as_a_line_stays_open(tmp_path, monkeypatch):
+    """A fault of ours in writing an end does not make a request forgotten."""
+    spool = spool_in(tmp_path)
+    spool.begin(opened("r1"))
+    monkeypatch.setattr("edge.usage_spool.encode", None)
+    with pytest.raises(TypeError):
+        spool.end(record_of(opened("r1")))
+    assert spool.opened("r1") == opened("r1")
+
+
 def test_files_are_for_their_owner_only(tmp_path):
     """Neither folder nor files can be read by others."""
     folder = tmp_path / "spool"
