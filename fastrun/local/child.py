@@ -75,7 +75,10 @@ class Child:
         Raises:
             LocalError: it cannot serve; it has ended.
         """
-        ready, telling = os.pipe()
+        try:
+            ready, telling = os.pipe()
+        except OSError as error:
+            raise self._not_made(error) from error
         try:
             await self._spawn(telling)
         except BaseException:
@@ -103,6 +106,9 @@ class Child:
 
         Returns:
             Its exit status and what it complained of last.
+
+        Raises:
+            LocalError: there can be no process.
         """
         await self._spawn(None)
         return await self.wait(), self._complaint()
@@ -148,16 +154,22 @@ class Child:
             descriptors.append(telling)
         # -P: a folder `edge` where somebody calls fastrun is not our edge.
         # A session of its own: Ctrl-C is for the parent alone, which stops all in order.
-        self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", *self._arguments),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env=environ,
-            pass_fds=descriptors,
-            start_new_session=True,
-        )
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", *self._arguments),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                env=environ,
+                pass_fds=descriptors,
+                start_new_session=True,
+            )
+        except OSError as error:  # too many files or processes, or no memory
+            raise self._not_made(error) from error
         self._reading = asyncio.create_task(self._read())
+
+    def _not_made(self, error: OSError) -> LocalError:
+        return LocalError(f"{self.name} could not start: {error.strerror or error}")
 
     async def _ended(self) -> int:
         try:

@@ -110,6 +110,8 @@ async def keep(part: Part, output: Output) -> None:
                 await part.start()
             except LocalError as error:
                 what = str(error)
+            except Exception as error:  # noqa: BLE001 - one fault of ours, and it would stay away
+                what = f"{part.name} could not start: {error!r}"
             else:
                 break
         backoff.started()

@@ -1,6 +1,8 @@
 import asyncio
 import io
 
+import pytest
+
 from fastrun.local.errors import LocalError
 from fastrun.local.output import Output
 from fastrun.local.supervised import (
@@ -29,14 +31,15 @@ class Crashing:
 
     name = "edge"
 
-    def __init__(self):
+    def __init__(self, failure):
+        self.failure = failure
         self.starts = 0
         self.steady = asyncio.Event()
 
     async def start(self):
         self.starts += 1
         if self.starts == 1:
-            raise LocalError("edge could not start: port 8000 is in use")
+            raise self.failure
         self.steady.set()
 
     async def wait(self):
@@ -63,10 +66,18 @@ def test_waits_begin_anew():
     assert backoff.next_s() == BACKOFF_S[0]
 
 
-async def test_started_again(monkeypatch):
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (LocalError("edge could not start: port 8000 is in use"), "port 8000 is in use"),
+        (KeyError("ports"), "KeyError('ports')"),
+    ],
+    ids=["expected", "a fault of ours"],
+)
+async def test_started_again(monkeypatch, failure, said):
     """A part that ends is started again until it runs, and each step is said in one line."""
     monkeypatch.setattr("fastrun.local.supervised.BACKOFF_S", (0.0,))
-    stream, part = io.StringIO(), Crashing()
+    stream, part = io.StringIO(), Crashing(failure)
     keeping = asyncio.create_task(keep(part, Output(stream)))
     await part.steady.wait()
     keeping.cancel()
@@ -74,7 +85,7 @@ async def test_started_again(monkeypatch):
 
     assert stream.getvalue().splitlines()[:2] == [
         "edge ended with SIGSEGV: starting it again in 0 s",
-        "edge could not start: port 8000 is in use: starting it again in 0 s",
+        f"edge could not start: {said}: starting it again in 0 s",
     ]
 
 
