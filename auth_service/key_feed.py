@@ -126,7 +126,11 @@ class KeyFeed:
             except (*OUTAGES, *_BROKEN) as error:
                 attempt += 1
                 log.warning("key_events_lost", reason=str(error) or type(error).__name__)
-                await asyncio.sleep(backoff_s(attempt, cap_s=RETRY_S))
+            except Exception:
+                # A fault of ours or of the driver's: nobody else would follow them.
+                attempt += 1
+                log.exception("key_feed_failed")
+            await asyncio.sleep(backoff_s(attempt, cap_s=RETRY_S))
 
     async def _connect(self) -> asyncpg.Connection:
         """Connect and listen, or walk away in time: see Database.within."""
@@ -203,6 +207,9 @@ class KeyFeed:
                 await self._database.within(work)
             except StoreUnavailableError as error:
                 log.warning("key_events_not_pruned", reason=str(error))
+            except Exception:
+                # Another process that prunes the same may be in the way, for once.
+                log.exception("key_feed_failed")
             await asyncio.sleep(PRUNE_S)
 
     def _now(self) -> float:

@@ -86,8 +86,12 @@ class UsageDelivery:
     async def _keep(self) -> None:
         """See that it can be written, and that a power failure takes little."""
         while True:
-            self._spool.repair()
-            await self._spool.sync()
+            try:
+                self._spool.repair()
+                await self._spool.sync()
+            except Exception:
+                # Without later rounds, what was amiss once would stay so.
+                log.exception("usage_delivery_broken")
             self._metrics.spooled(self._spool.size)
             await asyncio.sleep(self._interval_s)
 

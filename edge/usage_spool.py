@@ -211,11 +211,9 @@ class Spool:
 
     async def sync(self) -> None:
         """Return when a power failure takes nothing of what was written until now."""
-        descriptors = self._take_unsynced()
-        if not descriptors:
-            return
         try:
-            await asyncio.to_thread(_sync, self._folder, descriptors)
+            if descriptors := self._take_unsynced():
+                await asyncio.to_thread(_sync, self._folder, descriptors)
         except OSError as error:
             self._failed(error)
 
@@ -303,10 +301,10 @@ class Spool:
         return bool(old)
 
     def _take_unsynced(self) -> list[int]:
-        descriptors, self._unsynced = self._unsynced, []
-        if not self._is_synced:
-            self._is_synced = True
-            descriptors.append(os.dup(self._descriptor))
+        """Raises OSError, and takes none, where no file can be opened any more."""
+        last = [] if self._is_synced else [os.dup(self._descriptor)]
+        descriptors, self._unsynced = [*self._unsynced, *last], []
+        self._is_synced = True
         return descriptors
 
     def _failed(self, error: OSError) -> str:

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
+import structlog
+
 from fastrun.service import config, leases, lifecycle, logs, tracing
 from fastrun.service.config import host_and_port
 from fastrun.service.metrics import AdminServer
@@ -22,6 +24,8 @@ from scheduler.ports import Chance
 from scheduler.servicer import SchedulerServicer
 from scheduler.sessions import Sessions
 from scheduler.store import Store
+
+log = structlog.get_logger()
 
 OBSERVE_INTERVAL_S = 1.0
 STUCK_AFTER_S = 10.0
@@ -110,7 +114,11 @@ class Scheduler:
 
     async def _observe(self) -> None:
         while True:
-            self._metrics.observe(await self._servicer.view())
+            try:
+                self._metrics.observe(await self._servicer.view())
+            except Exception:
+                # It is the figures that are lost; the loop, which is watched by this, goes on.
+                log.exception("observe_failed")
             self._observed_at = time.monotonic()
             await asyncio.sleep(OBSERVE_INTERVAL_S)
 

@@ -305,6 +305,37 @@ async def test_sessions_ended(roughly, mistreated):
     await watched(feed)
 
 
+async def test_a_fault_ends_no_feed(stores, monkeypatch):
+    """What nobody expected, of ours or of the driver's, is tried again like an outage."""
+    faults, connect = [AttributeError("transport")], asyncpg.connect
+
+    async def sometimes(*args, **kwargs):
+        if faults:
+            raise faults.pop()
+        return await connect(*args, **kwargs)
+
+    monkeypatch.setattr(asyncpg, "connect", sometimes)
+    async with following(stores) as feed:
+        await watched(feed)
+
+
+async def test_events_are_pruned_after_a_fault(stores, monkeypatch):
+    """Another process that prunes the same may be in the way; the next time it is not."""
+    faults, within = [asyncpg.DeadlockDetectedError("deadlock detected")], stores.database.within
+    pruned = asyncio.Event()
+
+    async def sometimes(work):
+        if faults:
+            raise faults.pop()
+        await within(work)
+        pruned.set()
+
+    monkeypatch.setattr(stores.database, "within", sometimes)
+    monkeypatch.setattr(key_feed, "PRUNE_S", 0)
+    async with following(stores), asyncio.timeout(20):
+        await pruned.wait()
+
+
 async def test_nobody_there():
     """A feed of a Postgres that is not there says so, and can be closed."""
     stores = await open_stores("postgresql://fastrun:x@127.0.0.1:9/x", random=Random(1))
@@ -312,3 +343,16 @@ async def test_nobody_there():
         with pytest.raises(StoreUnavailableError):
             await anext(feed.watch(0))
     await stores.close()
+
+
+async def test_closed(stores):
+    """A feed that is told to end ends its watches, which is no failure."""
+    async with following(stores) as feed:
+        await watched(feed)
+        updates = aiter(feed.watch(0))
+        await anext(updates)
+        waiting = asyncio.create_task(anext(updates, None))
+    async with asyncio.timeout(20):
+        while (update := await waiting) is not None:
+            waiting = asyncio.create_task(anext(updates, None))
+    assert update is None

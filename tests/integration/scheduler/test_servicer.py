@@ -440,6 +440,22 @@ async def test_the_fleet_and_its_metrics_can_be_watched(scheduler):
         assert "fastrun_scheduler_drift 0.0" in text
 
 
+async def test_what_cannot_be_observed_once_is_observed_again(scheduler, monkeypatch):
+    """A fault of ours in what is counted now and then is not the end of all figures."""
+    faults, observe, observed = [KeyError("w1")], Metrics.observe, asyncio.Event()
+
+    def sometimes(metrics, view):
+        if faults:
+            raise faults.pop()
+        observe(metrics, view)
+        observed.set()
+
+    monkeypatch.setattr(Metrics, "observe", sometimes)
+    monkeypatch.setattr("scheduler.__main__.OBSERVE_INTERVAL_S", 0)
+    async with scheduler(), asyncio.timeout(20):
+        await observed.wait()
+
+
 def _read(url):
     with urllib.request.urlopen(url, timeout=5) as answer:
         return answer.read().decode()

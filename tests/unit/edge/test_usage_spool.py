@@ -478,6 +478,40 @@ def test_a_folder_that_cannot_be_had_is_a_problem_until_it_can(tmp_path):
     spool.close()
 
 
+async def test_where_no_file_can_be_opened_more_nothing_ends(tmp_path, monkeypatch):
+    """What cannot be flushed for lack of files is a problem, and is flushed once there are some."""
+    flushed, fsync = [], os.fsync
+    spool = spool_in(tmp_path)
+    spool.begin(opened("r1"))
+    monkeypatch.setattr(os, "dup", no_files)
+    await spool.sync()
+    assert os.strerror(errno.EMFILE) in (spool.problem or "")
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "fsync", lambda where: flushed.append(os.fstat(where)) or fsync(where))
+    spool.repair()
+    await spool.sync()
+    assert spool.problem is None
+    assert os.fstat(spool._descriptor) in flushed
+    spool.close()
+
+
+async def test_a_fault_keeps_nobody_from_the_next_round(tmp_path):
+    """The spool is looked after again and again, also where that has failed by a fault of ours."""
+    spool, faults, synced = spool_in(tmp_path), [KeyError("r1")], asyncio.Event()
+
+    async def sync():
+        if faults:
+            raise faults.pop()
+        synced.set()
+
+    spool.sync = sync
+    metrics = Metrics(spool_limit_bytes=LIMIT)
+    delivery = UsageDelivery(spool, World(), metrics, interval_s=0)
+    delivery.start()
+    await synced.wait()
+    await delivery.stop()
+
+
 async def test_spoiled_lines_are_passed_over_and_counted(tmp_path):
     """A disk that lies costs the lines that it spoiled, and no other."""
     world, dead = World(), spool_in(tmp_path, segment_bytes=LIMIT)
@@ -537,3 +571,7 @@ def test_files_are_for_their_owner_only(tmp_path):
 
 def no_room(*_):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def no_files(*_):
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
