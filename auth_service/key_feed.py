@@ -48,6 +48,7 @@ class KeyFeed:
         self._read_at = 0.0
         self._next = asyncio.Event()
         self._notified = asyncio.Event()
+        self._closed = False
         self._tasks: list[asyncio.Task[None]] = []
         self._late: set[asyncio.Task[asyncpg.Connection]] = set()
 
@@ -59,13 +60,14 @@ class KeyFeed:
         ]
 
     async def close(self) -> None:
-        """End all watches."""
+        """End all watches, in good order."""
+        self._closed = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def watch(self, after: int) -> AsyncIterator[Update]:
-        """Tell what happens after a sequence: at once, and then at least every 0.5 s.
+        """Tell what happens after a sequence: at once, and every 0.5 s at least until close().
 
         Args:
             after: the last sequence that was seen; 0: none.
@@ -75,7 +77,7 @@ class KeyFeed:
         """
         told: int | None = after or None
         await self._first_read()
-        while True:
+        while not self._closed:
             events_log = self._log
             if events_log is None:
                 raise StoreUnavailableError("key events cannot be read right now")

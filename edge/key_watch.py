@@ -12,7 +12,7 @@ import structlog
 from edge.auth_cache import AuthCache, GapError
 from fastrun.service import rpc
 from fastrun.service.identity import Role
-from fastrun.service.streams import backoff_s
+from fastrun.service.streams import CLOSED, backoff_s
 from fastrun.service.tls import Tls
 from fastrun.v1 import auth_pb2_grpc
 from fastrun.v1.auth_pb2 import WatchKeysRequest, WatchKeysResponse
@@ -66,7 +66,9 @@ class KeyWatch:
                 log.exception("key_watch_failed")
                 reason = "an item could not be taken"
             attempt = 1 if was_current else attempt + 1
-            if attempt == 1:
+            if reason == CLOSED:
+                log.info("key_watch_closed")
+            elif attempt == 1:
                 log.warning("key_watch_ended", reason=reason)
             await asyncio.sleep(backoff_s(attempt, cap_s=RETRY_S))
 
@@ -83,7 +85,7 @@ class KeyWatch:
                 if self._clock() > silent_at:
                     return f"no confirmation for {CONFIRMED_S} s"
                 if not isinstance(message, WatchKeysResponse):
-                    return "closed by the other side"
+                    return CLOSED
                 if self._take(message):
                     silent_at = self._clock() + CONFIRMED_S
         except TimeoutError:

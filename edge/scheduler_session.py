@@ -9,7 +9,13 @@ import structlog
 
 from fastrun.service import rpc
 from fastrun.service.identity import Role
-from fastrun.service.streams import SCHEDULER_RETRY_S, DuplexStream, Outbox, backoff_s
+from fastrun.service.streams import (
+    CLOSED,
+    SCHEDULER_RETRY_S,
+    DuplexStream,
+    Outbox,
+    backoff_s,
+)
 from fastrun.service.tls import Tls
 from fastrun.v1 import scheduler_pb2_grpc
 from fastrun.v1.scheduler_pb2 import EdgeMessage, EdgeMessages, EdgeReply
@@ -65,7 +71,9 @@ class SchedulerSession:
                 log.exception("scheduler_session_failed", address=self.address)
                 reason = "an item could not be taken"
             attempt = 1 if self.term is not None else attempt + 1
-            if attempt == 1:
+            if reason == CLOSED:
+                log.info("scheduler_left", address=self.address)
+            elif attempt == 1:
                 log.warning("scheduler_session_ended", address=self.address, reason=reason)
             if (term := self.term) is not None:
                 self.term = None

@@ -30,6 +30,8 @@ voided after 5 s, and a scheduler that starts anew hears at once of the slots th
 SCHEDULER_MEMORY_S = 3600.0
 """No scheduler knows anything for longer."""
 LAST_DELIVERY_S = 3.0
+TOLD_AT = 8
+"""Failure that is told of, after some 5 s: an auth service that was restarted is back by then."""
 
 
 class UsageDelivery:
@@ -103,7 +105,7 @@ class UsageDelivery:
                 failures = 0
             except ServiceError as error:
                 failures += 1
-                if failures == 1:
+                if failures == TOLD_AT:
                     log.warning("usage_delivery_failed", reason=error.detail.message)
             except Exception:
                 failures += 1

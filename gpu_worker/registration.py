@@ -18,7 +18,13 @@ import structlog
 
 from fastrun.service import rpc
 from fastrun.service.identity import Role
-from fastrun.service.streams import SCHEDULER_RETRY_S, DuplexStream, Outbox, backoff_s
+from fastrun.service.streams import (
+    CLOSED,
+    SCHEDULER_RETRY_S,
+    DuplexStream,
+    Outbox,
+    backoff_s,
+)
 from fastrun.service.tls import Tls
 from fastrun.v1.scheduler_pb2 import (
     Heartbeat,
@@ -183,7 +189,9 @@ class SchedulerSession:
                 log.exception("scheduler_session_failed", address=self._address)
                 welcomed, reason = False, "a Welcome could not be taken"
             attempt = 1 if welcomed else attempt + 1
-            if attempt == 1:  # what comes after is the same once more
+            if reason == CLOSED:
+                log.info("scheduler_left", address=self._address)
+            elif attempt == 1:  # what comes after is the same once more
                 log.warning(
                     "scheduler_lost" if welcomed else "scheduler_not_reached",
                     address=self._address,

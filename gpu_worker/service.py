@@ -172,7 +172,7 @@ class WorkerProcess:
         """Fail what runs and end the process, so that a supervisor starts a new one."""
         if self._dead:
             return
-        self._dead = True
+        self._dead = self._vitals.engine_dead = True
         log.error("engine_dead", reason=str(error))
         self._metrics.healthy(is_healthy=False)
         self._slots.close()

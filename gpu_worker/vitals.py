@@ -21,6 +21,7 @@ class Vitals:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.state = WorkerState.WORKER_STATE_SERVING
+        self.engine_dead = False
         self._engine = engine
         self._slots = slots
         self._metrics = metrics
@@ -63,4 +64,5 @@ class Vitals:
             prefill_tokens=stats.prefill_tokens,
             context_tokens=stats.context_tokens,
             moved=moved,
+            engine_dead=self.engine_dead,
         )

@@ -55,8 +55,10 @@ class EdgeSessions:
     def expire(self, now: float) -> None:
         """Void what was granted to edges that have been away too long."""
         for edge in self._edges.expire(now):
-            log.warning("edge_gone", edge_id=edge.edge_id)
-            for lease in self._admission.leases.of_edge(edge.edge_id):
+            leases = list(self._admission.leases.of_edge(edge.edge_id))
+            if leases:  # else it has ended as it was asked to
+                log.warning("edge_gone", edge_id=edge.edge_id, leases=len(leases))
+            for lease in leases:
                 self._admission.void(lease)
 
     def close(self) -> None:

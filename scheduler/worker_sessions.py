@@ -48,6 +48,7 @@ class WorkerSessions:
         self._models = models
         self._terms = terms
         self._usage_log = usage_log
+        self._closed = False
         self._links: Links[WorkerLink, Worker] = Links()
 
     def said(self, link: WorkerLink, report: WorkerReport, now: float) -> None:
@@ -116,13 +117,18 @@ class WorkerSessions:
         if worker is None:
             return
         self._fleet.leave(worker, now)
-        log.warning("worker_left", worker_id=worker.worker_id, instance_id=worker.instance_id)
+        ids = {"worker_id": worker.worker_id, "instance_id": worker.instance_id}
+        if self._has_drained(worker):
+            log.info("worker_drained", **ids)
+        elif not self._closed:
+            log.warning("worker_left", **ids)
 
     def expire(self, now: float) -> None:
         """Forget who has been gone for long, and do without those that are gone from now on."""
         gone, forgotten = self._fleet.expire(now)
         for worker in gone:
-            log.warning("worker_gone", worker_id=worker.worker_id)
+            if not self._has_drained(worker):
+                log.warning("worker_gone", worker_id=worker.worker_id)
         end_instance, worker_gone = self._admission.end_instance, self._admission.worker_gone
         do_all(
             (
@@ -133,7 +139,8 @@ class WorkerSessions:
         )
 
     def close(self) -> None:
-        """End all sessions."""
+        """End all sessions: this scheduler stops."""
+        self._closed = True
         self._links.close()
 
     def _hello(self, link: WorkerLink, hello: WorkerHello, now: float) -> None:
@@ -179,14 +186,21 @@ class WorkerSessions:
         )
 
     def _replaced(self, worker: Worker, former: Worker, now: float) -> None:
+        has_drained = self._has_drained(former)
         ended = self._admission.end_instance(former.instance_id, now)
-        log.warning(
-            "worker_replaced",
-            worker_id=worker.worker_id,
-            instance_id=worker.instance_id,
-            former_instance_id=former.instance_id,
-            leases_ended=ended,
-        )
+        if not has_drained:
+            log.warning(
+                "worker_replaced",
+                worker_id=worker.worker_id,
+                instance_id=worker.instance_id,
+                former_instance_id=former.instance_id,
+                leases_ended=ended,
+            )
+
+    def _has_drained(self, worker: Worker) -> bool:
+        """Whether it ends as it was asked to, with nothing that it runs: no news to worry about."""
+        asked = worker.draining and not worker.heartbeat.engine_dead
+        return asked and not self.slots_in_use(worker)
 
     def _heartbeat(self, worker: Worker, heartbeat: Heartbeat, now: float) -> None:
         took = worker.takes_requests

@@ -22,6 +22,8 @@ WATCH_INTERVAL_S = 0.5
 # clients are told that there is none.
 SCHEDULER_RETRY_S = 1.0
 MAX_MESSAGE_BYTES = 1 << 20
+# Why a stream ended that its other side has ended in good order, as one that stops does.
+CLOSED = "closed by the other side"
 
 
 class Message(Protocol):
@@ -140,7 +142,7 @@ class DuplexStream:
         while True:
             message = await self._transport.read()
             if message is grpc.aio.EOF:
-                return "closed by the other side"
+                return CLOSED
             self._received_at = self._clock()
             for item in message.items:
                 self._on_item(item)

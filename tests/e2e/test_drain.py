@@ -11,6 +11,8 @@ import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import grpc
+import openai
 import orjson
 import pytest
 from traffic import Callers
@@ -150,8 +152,8 @@ async def test_a_rolling_restart_fails_nothing(shared_machine, stack, eventually
     assert stack.fleet().drift == 0
 
 
-def workers_of(stack):
-    """The process ids of its workers."""
+def processes_of(stack, service):
+    """The process ids of its workers, or of another service."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -159,7 +161,7 @@ def workers_of(stack):
             environ = (process / "environ").read_bytes()
         except OSError:
             continue
-        if b"gpu_worker" in command and stack.ready["data"].encode() in environ:
+        if service.encode() in command and stack.ready["data"].encode() in environ:
             found.append(int(process.name))
     return found
 
@@ -167,7 +169,7 @@ def workers_of(stack):
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 async def test_sigterm_of_a_worker_fails_nothing(stack, eventually):
     """It drains as by an operator's word, and what supervises it starts it again."""
-    before, processes = instances(stack), workers_of(stack)
+    before, processes = instances(stack), processes_of(stack, "gpu_worker")
     assert len(processes) == len(before)
     async with load(stack) as made:
         for number, process in enumerate(processes, start=1):
@@ -181,6 +183,41 @@ async def test_sigterm_of_a_worker_fails_nothing(stack, eventually):
     print(f"\n{len(made.answers)} answers")
     assert before.keys() == instances(stack).keys()
     assert stack.fleet().drift == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+@pytest.mark.parametrize("service", ["gpu_worker", "scheduler", "auth_service", "edge"])
+def test_what_was_asked_for_is_no_warning(stack, eventually, service):
+    """Of a service that is told to end, and of the drains before, all logs have information only."""
+    before = processes_of(stack, service)
+    os.kill(before[0], signal.SIGTERM)
+
+    def back():
+        now = processes_of(stack, service)
+        return before[0] not in now and len(now) == len(before) and is_whole(stack)
+
+    assert eventually(back, LIMIT_S)
+    lines = [
+        orjson.loads(line)
+        for log in Path(stack.ready["data"], "logs").glob("*.log")
+        for line in log.read_text().splitlines()
+        if line.startswith("{")
+    ]
+    assert lines
+    assert [line for line in lines if line["level"] not in ("debug", "info")] == []
+
+
+def is_whole(stack):
+    """Whether the auth service answers, all workers serve, and so a request is served."""
+    try:
+        with stack.client() as client:
+            client.get("/usage", cast_to=object)
+            states = {each.state for each in stack.fleet().workers}
+            messages = [{"role": "user", "content": "[[tokens=1]]"}]
+            client.chat.completions.create(model=stack.ready["model"], messages=messages)
+    except (openai.OpenAIError, grpc.RpcError):
+        return False
+    return states == {SERVING}
 
 
 def test_a_worker_that_is_not_there(shared_machine, stack):

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from fastrun.cli.doctor import protocol
 from fastrun.cli.doctor.finding import Finding, ok, skipped, warning, wrong
-from fastrun.v1.scheduler_pb2 import WatchFleetResponse, WorkerStatus
+from fastrun.v1.scheduler_pb2 import WatchFleetResponse, WorkerState, WorkerStatus
 
 _STATES = {
     "failing": "fails requests: see its log",
@@ -36,8 +36,16 @@ def check(fleet: WatchFleetResponse) -> Iterator[Finding]:
 def _state(worker: WorkerStatus) -> Finding:
     problem = _STATES.get(worker.state)
     what = f"worker {worker.worker_id}"
+    if worker.state == "gone" and _has_drained(worker):
+        return skipped("fleet", f"{what} has drained, and is gone")
     if problem:
         return warning("fleet", f"{what} {problem}")
     if worker.state != "serving":
         return skipped("fleet", f"{what} is {worker.state}")
     return ok("fleet", f"{what} serves {worker.model}")
+
+
+def _has_drained(worker: WorkerStatus) -> bool:
+    """Whether it has ended as it was asked to."""
+    asked = worker.heartbeat.state == WorkerState.WORKER_STATE_DRAINING
+    return asked and not (worker.heartbeat.engine_dead or worker.slots_in_use)

@@ -116,6 +116,9 @@ async def test_a_dead_engine_ends_the_process(slow_stack):
         assert failed.error.reason == ErrorReason.ERROR_REASON_ENGINE_DIED
     assert (await get(slow_stack, "/healthz"))[0] == 503
     assert await asyncio.wait_for(slow_stack.left.get(), 10) == 1
+    # Nobody has asked for it, unlike a drain.
+    await slow_stack.scheduler.until(lambda s: s.heartbeats[-1].engine_dead)
+    assert not slow_stack.scheduler.heartbeats[0].engine_dead
 
 
 async def test_an_unexpected_error_is_the_requests_own(run_stack):

@@ -9,13 +9,14 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from edge import usage_spool
 from edge.metrics import Metrics
-from edge.usage_delivery import PATIENCE_S, UsageDelivery
+from edge.usage_delivery import PATIENCE_S, TOLD_AT, UsageDelivery
 from edge.usage_lines import Closed, Counts, Ending, Open, Started, Status, Void
 from edge.usage_link import Found
 from edge.usage_records import closed
@@ -557,6 +558,27 @@ def test_what_cannot_be_told_as_a_line_stays_open(tmp_path, monkeypatch):
     with pytest.raises(TypeError):
         spool.end(record_of(opened("r1")))
     assert spool.opened("r1") == opened("r1")
+
+
+@pytest.mark.parametrize("failures", [TOLD_AT - 1, TOLD_AT + 3])
+async def test_an_outage_is_told_of_once_it_lasts(tmp_path, monkeypatch, failures):
+    """A restart of the auth service is no news, and what lasts longer is told of once."""
+    monkeypatch.setattr("edge.usage_delivery.backoff_s", lambda _: 0)
+    world = World()
+    spool = spool_in(tmp_path)
+    spool.begin(opened("r1"))
+    spool.end(record_of(opened("r1")))
+    world.breaks = "before"
+    with structlog.testing.capture_logs() as logged:
+        delivering = asyncio.create_task(world.delivery(spool)._deliver())
+        while world.calls < failures:
+            await asyncio.sleep(0)
+        world.breaks = None
+        while not world.recorded:
+            await asyncio.sleep(0)
+        delivering.cancel()
+    told = [line["event"] for line in logged]
+    assert told == (["usage_delivery_failed"] if failures > TOLD_AT else [])
 
 
 def test_files_are_for_their_owner_only(tmp_path):

@@ -38,6 +38,22 @@ def faults(_quiet):
         yield lambda: [each["event"] for each in logged if each.get("exc_info")]
 
 
+@pytest.fixture
+def warnings(_quiet):
+    """The names of the warnings that were logged since the last call."""
+    config = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("warning"))
+    with structlog.testing.capture_logs() as logged:
+
+        def taken():
+            names = [each["event"] for each in logged if each["log_level"] == "warning"]
+            logged.clear()
+            return names
+
+        yield taken
+    structlog.configure(**config)
+
+
 class Link:
     """One session; holds what its peer was sent."""
 

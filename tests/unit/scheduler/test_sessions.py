@@ -306,3 +306,65 @@ def test_an_edge_is_replaced_under_its_certificate_only(desk, foreign):
         desk.edge(certificate="two")
     assert not edge.closed
     assert voided(worker) == set()
+
+
+DRAINING = "WORKER_STATE_DRAINING"
+
+
+def ends(desk, link):
+    """A worker's session ends, and it does not come back in time."""
+    desk.sessions.of_workers.left(link, desk.now)
+    desk.pass_time(6)
+
+
+def test_a_worker_that_was_told_to_end_is_no_warning(desk, warnings):
+    """It drained, freed all that it ran and left; another process may come in its place."""
+    edge, link = desk.edge(), desk.worker()
+    (granted,) = desk.acquire(edge, "r1")
+    desk.beat(link, granted.lease_id, state=DRAINING)
+    desk.free(link, granted.lease_id)
+    desk.beat(link, state=DRAINING)
+    ends(desk, link)
+    desk.worker(instance_id="i2")
+    assert warnings() == []
+
+
+@pytest.mark.parametrize("said", [{}, {"state": DRAINING, "engine_dead": True}])
+def test_a_worker_that_was_not_told_to_end_is_one(desk, warnings, said):
+    """It went away, or its engine died and it drained by itself."""
+    link = desk.worker()
+    desk.beat(link, **said)
+    ends(desk, link)
+    assert warnings() == ["worker_left", "worker_gone"]
+    desk.worker(instance_id="i2")
+    assert warnings() == ["worker_replaced"]
+
+
+def test_a_worker_that_ends_within_its_drain_is_a_warning(desk, warnings):
+    """What it ran was cut off."""
+    edge, link = desk.edge(), desk.worker()
+    (granted,) = desk.acquire(edge, "r1")
+    desk.beat(link, granted.lease_id, state=DRAINING)
+    desk.sessions.of_workers.left(link, desk.now)
+    assert warnings() == ["worker_left"]
+    desk.worker(instance_id="i2")
+    assert warnings() == ["worker_replaced"]
+
+
+@pytest.mark.parametrize("holds", [False, True])
+def test_an_edge_that_is_gone_is_a_warning_if_it_held_leases(desk, warnings, holds):
+    """One that was told to end has let go of all before."""
+    edge, _ = desk.edge(), desk.worker()
+    if holds:
+        desk.acquire(edge, "r1")
+    desk.sessions.of_edges.left(edge, desk.now)
+    desk.pass_time(6)
+    assert warnings() == (["edge_gone"] if holds else [])
+
+
+def test_a_scheduler_that_stops_misses_nobody(desk, warnings):
+    """It ends the sessions itself."""
+    link = desk.worker()
+    desk.sessions.close()
+    desk.sessions.of_workers.left(link, desk.now)
+    assert warnings() == []

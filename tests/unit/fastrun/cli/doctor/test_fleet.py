@@ -65,6 +65,17 @@ def test_states():
     ]
 
 
+def test_a_worker_that_was_drained():
+    """That it is gone was asked for, unless its engine had died or it left something behind."""
+    drained = {"state": "gone", "heartbeat": {"state": "WORKER_STATE_DRAINING"}}
+    assert states(workers=[worker(**drained)]) == [
+        (State.SKIPPED, "worker gpu-1 has drained, and is gone")
+    ]
+    dead = {"state": "gone", "heartbeat": {**drained["heartbeat"], "engine_dead": True}}
+    for other in (dead, {**drained, "slots_in_use": 1}):
+        assert states(workers=[worker(**other)])[0][0] is State.WARNING
+
+
 def test_drift():
     """Books that are wrong are told."""
     assert "2 leases are held that no worker lists" in states(drift=2)[-1][1]
