@@ -1,5 +1,6 @@
 """From the bytes of a request to one JSON object, or a refusal that says what is wrong."""
 
+import re
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ from edge.errors import invalid
 MOST_CONTAINERS = 100_000
 
 _BOM = b"\xef\xbb\xbf"
+_FIRST_HALF = re.compile(rb"\\u[dD][89abAB]..(?!\\u)", re.DOTALL)
 _NOT_MARKS = bytes(set(range(256)) - set(b'[]{}"'))
 
 
@@ -26,7 +28,7 @@ def parse_object(body: bytes, *, depth_limit: int) -> dict[str, Any]:
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise invalid(f"the body is not valid JSON: {_cause(error)}") from None
+        raise invalid(f"the body is not valid JSON: {_cause(error, body)}") from None
     if not isinstance(value, dict):
         raise invalid("the body must be a JSON object")
     return value
@@ -60,9 +62,11 @@ def _brackets(body: bytes) -> bytes:
     return b"".join(marks.replace(b'""', b"").split(b'"')[::2])
 
 
-def _cause(error: Exception) -> str:
+def _cause(error: Exception, body: bytes) -> str:
     """What the parser says; it names positions, never content."""
     if isinstance(error, RecursionError):
         return "nested too deeply"
+    if "truncated" in str(error) and _FIRST_HALF.search(body):
+        return "half of a surrogate pair stands alone"  # where the parser misses the other one
     text = str(error).removeprefix("JSON is malformed: ").partition(" - at ")[0]
     return text[:1].lower() + text[1:]

@@ -69,6 +69,13 @@ def test_not_json(body):
     assert "hello" not in message
 
 
+@pytest.mark.parametrize("text", [r'"\ud800"', r'"\uDBFFa"', r'"\ud83d\n"', r'"\udc00"'])
+def test_half_a_character(text):
+    """One half of a surrogate pair is named, where the parser may speak of a body cut short."""
+    assert "surrogate pair" in refused(b'{"a": %b}' % text.encode())
+    assert "truncated" in refused(b'{"a": ')
+
+
 @given(
     st.recursive(
         st.text(st.sampled_from('[]{}"\\\\ aé\n')) | st.integers() | st.none(),
