@@ -6,6 +6,7 @@ it imports little: all of the `fastrun` command would take four times as much of
 
 import http.client
 import sys
+from contextlib import closing
 
 TIMEOUT_S = 2.0
 
@@ -24,15 +25,14 @@ def probe(address: str, path: str = "/readyz") -> str:
     Raises:
         ProbeError: it is not ready, or does not answer within 2 s.
     """
-    connection = http.client.HTTPConnection(address, timeout=TIMEOUT_S)
     try:
-        connection.request("GET", path)
-        response = connection.getresponse()
-        answer = response.read().decode(errors="replace").strip()
-    except (OSError, http.client.HTTPException) as error:
+        with closing(http.client.HTTPConnection(address, timeout=TIMEOUT_S)) as connection:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            answer = response.read().decode(errors="replace").strip()
+    except (OSError, http.client.HTTPException, UnicodeError) as error:
+        # The last: a text that cannot be a host's name, or a path.
         raise ProbeError(f"nothing answers at {address}: {error}") from error
-    finally:
-        connection.close()
     if response.status != http.HTTPStatus.OK:
         raise ProbeError(f"{address} is not ready: {answer}")
     return answer

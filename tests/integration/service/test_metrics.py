@@ -87,6 +87,11 @@ def test_a_probe_succeeds_only_when_ready(admin):
     status, said = probed("127.0.0.1:1")
     assert status == 1
     assert said.startswith("nothing answers at 127.0.0.1:1: ")
+    for typo in ("127.0.0.1:many", "a" * 100, "../admin"):
+        status, said = probed(typo)
+        assert status == 1
+        assert said.startswith(f"nothing answers at {typo}: ")
+        assert "\n" not in said
 
 
 def test_a_probe_imports_little():

@@ -1,5 +1,7 @@
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -34,12 +36,32 @@ def make_app(called):
 app.make_app = make_app
 """
 
+SAYS = """
+from fastrun.cli import app
+from fastrun.cli.group import group
+
+def make_app(called):
+    made = group()
+    made.command()(lambda: print("made", sys.stdin.read(), os.open("/", os.O_RDONLY) > 2))
+    return made
+
+app.make_app = make_app
+"""
+CANNOT = """
+from fastrun.cli import app
+
+def make_app(called):
+    return open("/dev/null/model.toml")
+
+app.make_app = make_app
+"""
+
 
 @pytest.fixture
 def run():
     """Run the command line in a process of its own, prepared by some code."""
 
-    def run(preparation, environ=None):
+    def run(preparation, environ=None, **files):
         # Where tests run in the background their children would ignore the signal.
         interruptible = "signal.signal(signal.SIGINT, signal.default_int_handler)"
         program = (
@@ -49,9 +71,9 @@ def run():
         return subprocess.run(
             [sys.executable, "-c", program],
             check=False,
-            capture_output=True,
             text=True,
             env=environ,
+            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **files},
         )
 
     return run
@@ -97,3 +119,34 @@ def test_an_argument_that_is_no_text(run):
     done = run(r"sys.argv[1:] = ['account', 'create', 'caf\udce9']")
     assert done.returncode == 1
     assert done.stderr == "fastrun: 'caf\\udce9' is not UTF-8: type it anew\n"
+
+
+@pytest.mark.parametrize("closed", [(0,), (1,), (0, 1, 2)], ids=str)
+def test_closed_files(run, closed):
+    """What a caller has closed is as good as empty, and no other file takes its place."""
+    done = run(SAYS, stdin=subprocess.DEVNULL, preexec_fn=lambda: [os.close(n) for n in closed])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == ("" if 1 in closed else "made  True\n")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no other system has a full device")
+def test_output_that_cannot_be_written(run):
+    """It is told in one sentence, also where Python writes only when it ends."""
+    with Path("/dev/full").open("w") as full:
+        done = run(SAYS, stdin=subprocess.DEVNULL, stdout=full)
+    assert (done.returncode, done.stderr) == (1, "fastrun: No space left on device\n")
+
+
+def test_output_that_nobody_reads(run):
+    """Nothing is told to whoever has stopped to read."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = run(SAYS, stdin=subprocess.DEVNULL, stdout=writing)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_a_file_that_cannot_be_had(run):
+    """It is named, with the system's reason."""
+    done = run(CANNOT)
+    assert (done.returncode, done.stderr) == (1, "fastrun: /dev/null/model.toml: Not a directory\n")
