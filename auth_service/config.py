@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 
 from fastrun.service import tracing
-from fastrun.service.config import environment
+from fastrun.service.config import Address, AddressOrNone, LogLevel, environment
 from fastrun.service.tls import TlsSettings
 
 Secret = Annotated[
@@ -24,26 +24,26 @@ class Config(TlsSettings, frozen=True, kw_only=True):
     """Secret of the stored key digests: 32 bytes or more, in hexadecimal. Not in the database."""
     previous_peppers: list[Secret] = msgspec.field(default_factory=list)
     """Those before it, in the order in which they were used: keys made with them stay valid."""
-    listen: str = "127.0.0.1:7001"
+    listen: Address = "127.0.0.1:7001"
     """host:port of the gRPC server; port 0 takes a free one."""
-    admin_listen: str = "127.0.0.1:9101"
+    admin_listen: Address = "127.0.0.1:9101"
     """host:port of /metrics, /healthz and /readyz."""
     pool_size: Annotated[int, msgspec.Meta(ge=1, le=100)] = 8
     """Most connections to Postgres, beside the one that listens for changes."""
     verify_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 0.3
     """Hard limit of one key lookup, also when Postgres is frozen."""
-    enrol_listen: str = ""
+    enrol_listen: AddressOrNone = ""
     """host:port where machines join as workers; empty: none can. Needs certificates."""
     enrol_ca_key: str = ""
     """PEM file of the CA's key, for workers' certificates; the CA is the first in tls_ca."""
-    enrol_scheduler_addresses: list[str] = msgspec.field(default_factory=lambda: [":7002"])
+    enrol_scheduler_addresses: list[Address] = msgspec.field(default_factory=lambda: [":7002"])
     """host:port of every scheduler as workers reach it; without a host: where they have joined."""
-    enrol_auth_address: str = ":7001"
+    enrol_auth_address: Address = ":7001"
     """host:port of listen as workers reach it, to renew certificates; in the same manner."""
     enrol_certificate_days: Annotated[float, msgspec.Meta(gt=0, le=3650)] = 30.0
     """How long a certificate of a worker that has joined lives; renewed when half of it is over."""
-    log_level: str = "info"
-    """debug, info, warning or error."""
+    log_level: LogLevel = "info"
+    """What is logged, and all that is worse."""
     grace_s: Annotated[float, msgspec.Meta(ge=0)] = 10.0
     """How long running calls may take after SIGTERM."""
     otlp_endpoint: tracing.Endpoint = ""

@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 import msgspec
 
 from fastrun.service import tracing
+from fastrun.service.config import Address, LogLevel
 from fastrun.service.tls import TlsSettings
 
-Address = Annotated[str, msgspec.Meta(pattern=r":\d+$", description="host:port")]
 Origin = Annotated[
     str,
     msgspec.Meta(
@@ -32,7 +32,7 @@ class Config(TlsSettings, frozen=True, kw_only=True):
     """host:port of the auth service."""
     scheduler_addresses: list[Address] = msgspec.field(default_factory=lambda: ["127.0.0.1:7002"])
     """host:port of every scheduler, the leader and those that stand by."""
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_level: LogLevel = "info"
     grace_s: Annotated[float, msgspec.Meta(ge=0)] = 30.0
     """How long running requests may take after SIGTERM."""
 

@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 import msgspec
 
 from fastrun.service import tracing
+from fastrun.service.config import Address, AddressOrNone, LogLevel
 from fastrun.service.tls import TlsSettings
 
-Address = Annotated[str, msgspec.Meta(pattern=r":\d+$", description="host:port")]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -20,7 +20,7 @@ class Config(TlsSettings, frozen=True, kw_only=True):
     listen: Address = "127.0.0.1:7003"
     # host:port of /metrics, /healthz and /readyz.
     admin_listen: Address = "127.0.0.1:9103"
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_level: LogLevel = "info"
     # How long running requests may take to finish after SIGTERM, or when an operator drains the
     # worker without a deadline; then those that can go on at other workers, and all others fail.
     drain_s: Annotated[float, msgspec.Meta(ge=0)] = 20.0
@@ -33,13 +33,13 @@ class Config(TlsSettings, frozen=True, kw_only=True):
     otlp_disabled: tracing.Disabled = False
 
     # host:port of every scheduler; the worker keeps a session with each.
-    scheduler_addresses: list[str] = msgspec.field(default_factory=list)
+    scheduler_addresses: list[Address] = msgspec.field(default_factory=list)
     # host:port where edges reach this worker; default: listen, with the real port; where that is
     # 0.0.0.0, the address by which the worker reaches its schedulers.
-    advertise_address: str = ""
+    advertise_address: AddressOrNone = ""
     # host:port of the auth service, which renews the certificate of a worker that has joined by a
     # token; default: whoever made the certificate renews it.
-    renew_address: str = ""
+    renew_address: AddressOrNone = ""
     # Stays the same over restarts; default: host name and port.
     worker_id: str = ""
     # Take requests without a lease, and register nowhere.

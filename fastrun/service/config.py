@@ -12,13 +12,22 @@ A field may have another environment name: ``Annotated[str, environment("DATABAS
 import difflib
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
 T = TypeVar("T", bound=msgspec.Struct)
+
+Address = Annotated[str, msgspec.Meta(pattern=r":\d+$", description="host:port")]
+AddressOrNone = Annotated[str, msgspec.Meta(pattern=r"^$|:\d+$", description="host:port")]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+# Whose tables the file may have: each service reads its own, and would not miss a misspelt one.
+_TABLES = ("edge", "auth", "scheduler", "worker")
+_PLAIN = {int: "a whole number", float: "a number", bool: "true or false"}
+_BOUNDS = {"gt": "more than", "ge": "at least", "lt": "less than", "le": "at most"}
 
 
 class ConfigError(Exception):
@@ -64,9 +73,8 @@ def load(kind: type[T], service: str, environ: Mapping[str, str]) -> T:
         source, raw = found
         try:
             values[field.name] = msgspec.convert(_split(raw, hint), hint, strict=False)
-        except msgspec.ValidationError as error:
-            wanted = _description(hint)
-            problems.append(f"{source}: " + (f"must be {wanted}" if wanted else str(error)))
+        except msgspec.ValidationError:  # whose words are for programmers
+            problems.append(f"{source}: must be {_wanted(hint)}")
     fields = {field.name for field in msgspec.structs.fields(kind)}
     problems += [_unknown(f"{service}.{key}", key, fields) for key in table if key not in fields]
     problems += [
@@ -108,10 +116,22 @@ def _table(service: str, environ: Mapping[str, str], problems: list[str]) -> dic
     if not path:
         return {}
     try:
-        table = tomllib.loads(Path(path).read_text()).get(service, {})
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        problems.append(f"FASTRUN_CONFIG: {path}: {error.strerror}")
+        return {}
+    except UnicodeDecodeError:  # whose words quote it
+        problems.append(f"FASTRUN_CONFIG: {path}: is not text in UTF-8")
+        return {}
+    except tomllib.TOMLDecodeError as error:
         problems.append(f"FASTRUN_CONFIG: {path}: {error}")
         return {}
+    problems += [
+        f"FASTRUN_CONFIG: {path}: [{name}] is no service" + _meant(name, _TABLES)
+        for name in tables
+        if name not in _TABLES
+    ]
+    table = tables.get(service, {})
     if not isinstance(table, dict):
         problems.append(f"FASTRUN_CONFIG: {path}: [{service}] must be a table")
         return {}
@@ -150,11 +170,25 @@ def _environment_name(hint: Any) -> str | None:
     return None
 
 
-def _description(hint: Any) -> str | None:
-    """What a value has to be, where a pattern says it to programs only."""
-    if isinstance(hint, msgspec.Meta):
-        return hint.description
-    return next(filter(None, map(_description, get_args(hint))), None)
+def _wanted(hint: Any) -> str:
+    """What a value has to be, in words; of a list, each of its parts."""
+    if get_origin(hint) is Literal:
+        return "one of " + ", ".join(map(str, get_args(hint)))
+    if get_origin(hint) in (list, tuple):
+        return _wanted(get_args(hint)[0])
+    if get_origin(hint) is not Annotated:
+        return _PLAIN.get(hint, "text")
+    plain, *rest = get_args(hint)
+    meta = [each for each in rest if isinstance(each, msgspec.Meta)]
+    if described := next((each.description for each in meta if each.description), None):
+        return described
+    bounds = [
+        f"{words} {bound:g}"
+        for each in meta
+        for name, words in _BOUNDS.items()
+        if (bound := getattr(each, name)) is not None
+    ]
+    return " of ".join(filter(None, (_wanted(plain), " and ".join(bounds))))
 
 
 def _split(raw: Any, hint: Any) -> Any:
@@ -166,6 +200,10 @@ def _split(raw: Any, hint: Any) -> Any:
     return raw
 
 
-def _unknown(shown: str, name: str, known: set[str]) -> str:
+def _unknown(shown: str, name: str, known: Iterable[str]) -> str:
+    return f"{shown}: unknown setting" + _meant(name, known)
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, known, n=1)
-    return f"{shown}: unknown setting" + (f", did you mean {close[0]}?" if close else "")
+    return f", did you mean {close[0]}?" if close else ""

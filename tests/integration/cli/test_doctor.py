@@ -270,7 +270,7 @@ def test_settings_of_a_stack_that_does_not_run(doctor, tmp_path):
     assert doctor(*data) == (0, {})
     for name, value, says in (
         ("FASTRUN_EDGE_LISTN", "x", "FASTRUN_EDGE_LISTN: unknown setting, did you mean"),
-        ("FASTRUN_AUTH_POOL_SIZE", "many", "FASTRUN_AUTH_POOL_SIZE: Expected `int`"),
+        ("FASTRUN_AUTH_POOL_SIZE", "many", "FASTRUN_AUTH_POOL_SIZE: must be a whole number"),
         ("FASTRUN_SCHEDULER_LISTEN", "127.0.0.1:1", "fastrun up sets FASTRUN_SCHEDULER_LISTEN"),
     ):
         status, wrong = doctor(*data, **{name: value})

@@ -60,22 +60,58 @@ def test_every_problem_is_named_at_once(tmp_path):
     problems = caught.value.problems
     assert len(problems) == 4
     assert "DATABASE_URL: must be set" in problems
-    assert any(problem.startswith("FASTRUN_EDGE_PORT: Expected `int`") for problem in problems)
+    assert "FASTRUN_EDGE_PORT: must be a whole number of at least 0 and at most 65535" in problems
     assert "edge.prot: unknown setting, did you mean port?" in problems
     assert "FASTRUN_EDGE_STRIKT: unknown setting, did you mean FASTRUN_EDGE_STRICT?" in problems
 
 
 class Described(msgspec.Struct, frozen=True):
-    """Settings that have to look like something."""
+    """A setting of each kind."""
 
-    addresses: list[Annotated[str, msgspec.Meta(pattern=r":\d+$", description="host:port")]] = []
+    addresses: list[config.Address] = []
+    level: config.LogLevel = "info"
+    strict: bool = False
+    slots: int = 1
+    share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
+    days: Annotated[list[int], msgspec.Meta(max_length=1)] = []
 
 
-def test_a_problem_says_what_a_value_has_to_be():
-    """What programs read as a pattern, people read in words."""
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("addresses", "a:1,b", "host:port"),
+        ("level", "loud", "one of debug, info, warning, error"),
+        ("strict", "perhaps", "true or false"),
+        ("slots", "many", "a whole number"),
+        ("share", "1.5", "a number of more than 0 and at most 1"),
+        ("days", "1,x", "a whole number"),
+    ],
+)
+def test_a_problem_says_what_a_value_has_to_be(name, value, wanted):
+    """What programs read as a type, a pattern or a bound, people read in words."""
+    variable = f"FASTRUN_EDGE_{name.upper()}"
     with pytest.raises(config.ConfigError) as caught:
-        config.load(Described, "edge", {"FASTRUN_EDGE_ADDRESSES": "a:1,b"})
-    assert caught.value.problems == ["FASTRUN_EDGE_ADDRESSES: must be host:port"]
+        config.load(Described, "edge", {variable: value})
+    assert caught.value.problems == [f"{variable}: must be {wanted}"]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (None, "No such file or directory"),
+        ("[egde]\nport = 1\n", "[egde] is no service, did you mean edge?"),
+        ("port = 1\n", "[port] is no service"),
+        ("edge = 1\n", "[edge] must be a table"),
+    ],
+)
+def test_a_file_that_says_nothing_to_a_service_is_a_problem(tmp_path, text, problem):
+    """A file that is not there, and a table that no service reads, are named, not passed over."""
+    path = tmp_path / "fastrun.toml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(config.ConfigError) as caught:
+        config.load(Described, "edge", {"FASTRUN_CONFIG": str(path)})
+    assert caught.value.problems == [f"FASTRUN_CONFIG: {path}: {problem}"]
 
 
 @pytest.mark.parametrize("name", ["FASTRUN_EDGE_PEPPER_FILE", "FASTRUN_CONFIG"])
