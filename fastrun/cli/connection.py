@@ -189,23 +189,26 @@ def _speaks(error: grpc.aio.AioRpcError) -> bool:
     return any(key.startswith("fastrun-") for key, _ in error.trailing_metadata() or ())
 
 
-def why_not_reached(service: Service, details: str) -> str:
+def why_not_reached(service: Service, details: str, cure: str | None = None) -> str:
     """Say in a sentence why a service does not answer.
 
     Args:
         service: which.
         details: gRPC's own words.
+        cure: what to do where nothing answers; else what helps whoever has typed a command.
     """
     if service.tls is not None:
         for words, sentence in _TLS_FAILURES.items():
             if words in details:
                 return sentence.format(address=service.address, role=service.role)
-    if is_loopback(service.address.partition(",")[0]):
-        return (
-            f"nothing answers at {service.address}: start it with fastrun up, or say with "
-            "--context which deployment is meant"
+    if cure is None:
+        # Without a certificate it is where a stack would be, if one ran here.
+        cure = (
+            "start it with fastrun up, or say with --context which deployment is meant"
+            if service.tls is None and is_loopback(service.address.partition(",")[0])
+            else "is this its address, and does it run?"
         )
-    return f"nothing answers at {service.address}: is this its address, and does it run?"
+    return f"nothing answers at {service.address}: {cure}"
 
 
 _TLS_FAILURES = {

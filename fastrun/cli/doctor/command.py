@@ -49,6 +49,8 @@ def doctor(
     """
     findings: list[Finding] = []
     for finding in _findings(port, data, context):
+        if finding in findings:  # what several services share is told once
+            continue
         findings.append(finding)
         if not as_json:
             typer.secho(f"{finding.state:<9}", fg=_COLOURS[finding.state], nl=False)
@@ -63,21 +65,35 @@ def _findings(port: int, data: Path | None, context: str | None) -> Iterator[Fin
     """Look at what is meant; what cannot even be begun is a finding, too."""
     now = datetime.now(UTC)
     try:
-        if (found := context_of(data, context)) is not None:
-            yield from _context(found, context, now)
-            return
-        environ: Mapping[str, str] = {}
-        if data is not None:
-            environ = host.of_joined(os.environ, data.expanduser().absolute())
-        # A command of `fastrun up --exec` is about the stack around it.
-        elif not context and not os.environ.get("FASTRUN_DATA"):
-            environ = host.with_joined(os.environ)
+        found = context_of(data, context)
+        environ = _of_host(data, context, found)
         if roles := host.described(environ):
             yield from host.check(roles, environ, now)
-            return
-        yield from local.check(data_folder(data), os.environ, port=port, now=now)
+        elif found is not None:
+            yield from _context(found, context, now)
+        else:
+            yield from local.check(data_folder(data), os.environ, port=port, now=now)
     except (CommandError, LocalError) as error:
         yield wrong("settings", str(error))
+
+
+def _of_host(data: Path | None, context: str | None, found: Context | None) -> Mapping[str, str]:
+    """The settings that describe services of this machine; none: something else is meant.
+
+    Args:
+        data: as it was given.
+        context: as it was given.
+        found: the context that is meant.
+    """
+    if data is not None:
+        return host.of_joined(os.environ, data.expanduser().absolute())
+    # A command of `fastrun up --exec` is about the stack around it.
+    if context or os.environ.get("FASTRUN_CONTEXT") or os.environ.get("FASTRUN_DATA"):
+        return {}
+    # What stands in the environment is nearer than what was once chosen for all commands.
+    if found is not None and not host.described(os.environ):
+        return {}
+    return host.with_joined(os.environ)
 
 
 def _context(found: Context, name: str | None, now: datetime) -> Iterator[Finding]:

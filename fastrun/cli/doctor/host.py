@@ -128,9 +128,9 @@ def _ports(it: Described) -> Iterator[Finding]:
     found = ports.readiness(it.config.admin_listen)
     if found is None:
         yield skipped("service", f"the {services.called(it.role)} does not run here")
-        for field in ("listen", "admin_listen"):
-            address = getattr(it.config, field)
-            yield ports.check(address, f"{prefix}_{field.upper()}")
+        for field in ("listen", "admin_listen", "enrol_listen"):
+            if address := getattr(it.config, field, ""):
+                yield ports.check(address, f"{prefix}_{field.upper()}")
         return
     if found.problem:
         yield wrong("service", f"the {services.called(it.role)} here is not ready: {found.problem}")
@@ -153,13 +153,20 @@ def _certificate(it: Described, now: datetime) -> Iterator[Finding]:
 
 def _peers(it: Described) -> Iterator[Finding]:
     """Look at the services that this one calls."""
-    addresses: list[tuple[Role, str]] = []
-    if it.role is Role.EDGE:
-        addresses.append((Role.AUTH, it.config.auth_address))
-    if it.role in (Role.EDGE, Role.WORKER):
-        addresses += [(Role.SCHEDULER, each) for each in it.config.scheduler_addresses]
     try:
         tls = Tls.of(it.config)
     except TlsError:
         return  # it was told with the certificate
-    yield from services.check(Service(address, role, tls) for role, address in addresses)
+    peers: list[tuple[Role, str, Sequence[str]]] = []
+    if it.role is Role.EDGE:
+        peers.append((Role.AUTH, "AUTH_ADDRESS", [it.config.auth_address]))
+    if it.role is Role.WORKER and it.config.renew_address:
+        peers.append((Role.AUTH, "RENEW_ADDRESS", [it.config.renew_address]))
+    if it.role in (Role.EDGE, Role.WORKER):
+        peers.append((Role.SCHEDULER, "SCHEDULER_ADDRESSES", it.config.scheduler_addresses))
+    for role, setting, addresses in peers:
+        cure = f"start the {services.called(role)}, let us through its firewall, or correct "
+        yield from services.check(
+            [Service(address, role, tls) for address in addresses],
+            f"{cure}FASTRUN_{it.role.upper()}_{setting}",
+        )

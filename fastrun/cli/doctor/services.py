@@ -18,16 +18,21 @@ from fastrun.service.rpc import CLOCK, VERSION
 TIMEOUT_S = 5.0
 
 
-def check(services: Iterable[Service]) -> list[Finding]:
-    """Ask each service; one that does not answer costs TIMEOUT_S."""
+def check(services: Iterable[Service], cure: str | None = None) -> list[Finding]:
+    """Ask each service; one that does not answer costs TIMEOUT_S.
+
+    Args:
+        services: that are to be asked, all at once.
+        cure: what to do where nothing answers; see why_not_reached().
+    """
 
     async def run() -> list[list[Finding]]:
-        return await asyncio.gather(*(_ask(service) for service in services))
+        return await asyncio.gather(*(_ask(service, cure) for service in services))
 
     return [finding for findings in asyncio.run(run()) for finding in findings]
 
 
-async def _ask(service: Service) -> list[Finding]:
+async def _ask(service: Service, cure: str | None) -> list[Finding]:
     what = f"{called(service.role)} at {service.address}"
     before_s = time.time()
     try:
@@ -37,7 +42,7 @@ async def _ask(service: Service) -> list[Finding]:
             answer = await call
             told = {key: str(value) for key, value in await call.trailing_metadata()}
     except grpc.aio.AioRpcError as error:
-        return [wrong("service", why_not_reached(service, error.details() or ""))]
+        return [wrong("service", why_not_reached(service, error.details() or "", cure))]
     after_s = time.time()
     return list(_told(what, answer.status, told, before_s, after_s))
 

@@ -21,6 +21,7 @@ from auth_service.__main__ import AuthService
 from auth_service.config import Config
 from auth_service.migrate import migrate
 from fastrun.cli.app import make_app
+from fastrun.cli.contexts import Contexts
 from fastrun.cli.doctor import host
 from fastrun.cli.joined import Joined, WorkerFolder
 from fastrun.local.certificates import EVERYONE, provide
@@ -194,6 +195,57 @@ def test_expired_certificate(doctor, worker_settings, tmp_path):
     assert wrong["certificate"].endswith("fastrun certs, where the CA's key is")
 
 
+def test_ports_of_an_auth_service(doctor, auth_settings, tmp_path, database):
+    """Each port that it is to listen at is looked at, also that of machines that join."""
+    certs = {
+        each.identity.role: each.folder for each in provide(tmp_path, EVERYONE, datetime.now(UTC))
+    }
+    joining = {
+        "DATABASE_URL": database,
+        "FASTRUN_AUTH_ENROL_CA_KEY": str(tmp_path / "ca" / "key.pem"),
+        **{
+            f"FASTRUN_AUTH_TLS_{name.upper()}": str(certs[Role.AUTH] / f"{name}.pem")
+            for name in ("cert", "key", "ca")
+        },
+    }
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        joining["FASTRUN_AUTH_ENROL_LISTEN"] = f"127.0.0.1:{port}"
+        _, wrong = doctor(**auth_settings, **joining)
+    assert wrong["port"].endswith("choose another one by FASTRUN_AUTH_ENROL_LISTEN")
+
+
+def test_a_service_that_another_one_needs(doctor, tmp_path):
+    """Where nothing answers it says which service to start, or by which setting to look elsewhere."""
+    edge = {
+        "FASTRUN_EDGE_LISTEN": "127.0.0.1:0",
+        "FASTRUN_EDGE_ADMIN_LISTEN": "127.0.0.1:0",
+        "FASTRUN_EDGE_SPOOL": str(tmp_path / "spool"),
+        "FASTRUN_EDGE_AUTH_ADDRESS": "127.0.0.1:1",
+        "FASTRUN_EDGE_SCHEDULER_ADDRESSES": "",
+    }
+    assert doctor(**edge)[1]["service"] == (
+        "nothing answers at 127.0.0.1:1: start the auth service, let us through its firewall, "
+        "or correct FASTRUN_EDGE_AUTH_ADDRESS"
+    )
+
+
+def test_settings_are_nearer_than_a_chosen_context(doctor, worker_settings, tmp_path):
+    """Services that the environment describes are meant, also after `fastrun context use`."""
+    context = tmp_path / "away.toml"
+    context.write_text('auth = "127.0.0.1:1"\nscheduler = "127.0.0.1:1"\nplaintext = true\n')
+    contexts = Contexts(tmp_path / "config" / "fastrun")
+    contexts.add("away", context.read_text())
+    contexts.use("away")
+    assert doctor()[1].keys() == {"service", "accounts", "fleet"}
+    assert doctor(**worker_settings) == (0, {})
+    assert doctor("--context", "away", **worker_settings)[1].keys() == {
+        "service",
+        "accounts",
+        "fleet",
+    }
+
+
 def test_joined_machine(doctor, tmp_path, worker_settings):
     """On a machine that has joined, it looks at the worker as it was told at the join."""
     made = provide(tmp_path, [Identity(Role.WORKER, "gpu-1")], datetime.now(UTC), days=0.003)
@@ -213,7 +265,7 @@ def test_joined_machine(doctor, tmp_path, worker_settings):
     status, wrong = doctor(**worker_settings)
     assert status == 1
     assert wrong.keys() == {"service", "certificate"}
-    assert "nothing answers at 127.0.0.1:2" in wrong["service"]
+    assert wrong["service"].startswith("nothing answers at 127.0.0.1:2: start the scheduler, ")
     assert "the certificate of the worker ends on" in wrong["certificate"]
     assert wrong["certificate"].endswith("join again with fastrun worker join")
     elsewhere = (tmp_path / "worker").rename(tmp_path / "elsewhere")
