@@ -8,9 +8,11 @@ from fastrun.v1.scheduler_pb2 import WatchFleetResponse, WorkerState, WorkerStat
 
 _STATES = {
     "failing": "fails requests: see its log",
-    "suspect": "has said nothing for seconds: see whether its machine is overloaded",
+    "suspect": "has said nothing for seconds: see whether it runs, and if its machine is overloaded",
     "gone": "is gone: start it, or wait until it is forgotten",
 }
+# Whoever has ended is missed for seconds first.
+_LEAVES = {"suspect": "leaves", "gone": "is gone"}
 
 
 def check(fleet: WatchFleetResponse) -> Iterator[Finding]:
@@ -28,16 +30,16 @@ def check(fleet: WatchFleetResponse) -> Iterator[Finding]:
     if fleet.drift:
         yield wrong(
             "fleet",
-            f"{fleet.drift} leases are held that no worker lists: this is a fault of fastrun; "
-            "restart the leading scheduler, and report it with its log",
+            f"{fleet.drift} leases are held that no worker lists: this is a fault of fastrun; drain "
+            "the worker with slots in use in fastrun fleet, and report it with both logs",
         )
 
 
 def _state(worker: WorkerStatus) -> Finding:
     problem = _STATES.get(worker.state)
     what = f"worker {worker.worker_id}"
-    if worker.state == "gone" and _has_drained(worker):
-        return skipped("fleet", f"{what} has drained, and is gone")
+    if worker.state in _LEAVES and _has_drained(worker):
+        return skipped("fleet", f"{what} has drained, and {_LEAVES[worker.state]}")
     if problem:
         return warning("fleet", f"{what} {problem}")
     if worker.state != "serving":

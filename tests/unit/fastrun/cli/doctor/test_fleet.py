@@ -71,8 +71,13 @@ def test_a_worker_that_was_drained():
     assert states(workers=[worker(**drained)]) == [
         (State.SKIPPED, "worker gpu-1 has drained, and is gone")
     ]
+    assert states(workers=[worker(**{**drained, "state": "suspect"})])[0] == (
+        State.SKIPPED,
+        "worker gpu-1 has drained, and leaves",
+    )
     dead = {"state": "gone", "heartbeat": {**drained["heartbeat"], "engine_dead": True}}
-    for other in (dead, {**drained, "slots_in_use": 1}):
+    silent = {"state": "suspect"}
+    for other in (dead, {**drained, "slots_in_use": 1}, silent):
         assert states(workers=[worker(**other)])[0][0] is State.WARNING
 
 
