@@ -39,6 +39,7 @@ Names that end in `_s` are seconds, in `_bytes` bytes.
 A service that finds a wrong value or an unknown name says so, for all of them at once,
 and exits with status 2.
 
+Commands that use a setting of a service look in the same places: `fastrun migrate`, `model`, `doctor` and `up`.
 `fastrun up` passes its own environment on to the services,
 and refuses those settings that it must decide itself, such as addresses, ports and certificates.
 """

@@ -11,6 +11,7 @@ from fastrun.cli import pulling
 from fastrun.cli.errors import CommandError
 from fastrun.cli.pulling import Found
 from fastrun.cli.sources import FolderSource, Source
+from fastrun.service import config
 from gpu_worker import gpus
 from gpu_worker.checkpoint import Checkpoint
 from gpu_worker.config import Config
@@ -74,14 +75,22 @@ def wanted_again(store: ModelStore, item: Known, typed: Wanted) -> Wanted:
 
 
 def models(folder: Path | None) -> ModelStore:
-    """The models of a folder; None means this user's."""
-    return store_of(str(folder) if folder else "")
+    """The models of a folder; None means that of the worker's settings, or else this user's.
+
+    Raises:
+        CommandError: the settings cannot be read.
+    """
+    try:
+        return store_of(str(folder or config.load_one(Config, "worker", "models", os.environ)))
+    except config.ConfigError as error:
+        raise CommandError(str(error)) from error
 
 
 def target(engine: Engine | None, memory_gib: float | None, table: EngineTable) -> Target:
     """What a model is to run on: as told, or as this machine looks."""
     seen = [gpu.memory_bytes for gpu in gpus.find()]
-    told = engine or os.environ.get("FASTRUN_WORKER_ENGINE")
+    _, told = config.explicit("worker", "engine", os.environ) or ("", None)
+    told = engine or told
     return Target(
         engine=cast("Engine", told if told in ("cpu", "tensorrt-llm") else _usual(seen)),
         tensor_parallel=table.tensor_parallel or 1,

@@ -80,6 +80,12 @@ def of_service(
     return {**environ, **ours}
 
 
+def database_url(environ: Mapping[str, str]) -> str | None:
+    """Where the database is that the stack has to take; None: it has its own."""
+    _, url = config.explicit("auth", "database_url", environ, name="DATABASE_URL") or ("", None)
+    return str(url) if url else None
+
+
 def with_database(environ: Mapping[str, str], url: str, *, own: bool) -> dict[str, str]:
     """The environment of what speaks to the database.
 

@@ -43,7 +43,7 @@ class Stack:
         options: what was asked for.
         folder: where data goes; its lock is ours.
         output: what people see.
-        environ: our own environment; DATABASE_URL in it replaces our own Postgres.
+        environ: our own environment; DATABASE_URL of it replaces our own Postgres.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class Stack:
 
     def _expected_url(self) -> str:
         if self._database is None:
-            return self._around.environ["DATABASE_URL"]
+            return environment.database_url(self._around.environ) or ""
         return self._database.expected_dsn()
 
     async def _start_auth(self, certificates: Awaitable[None], url: str) -> str:
@@ -291,7 +291,7 @@ def _provide_certificates(folder: Path) -> None:
 
 def _database(folder: DataFolder, environ: Mapping[str, str]) -> Database | None:
     # A run that leaves nothing behind must not write into somebody's database.
-    if environ.get("DATABASE_URL") and not folder.ephemeral:
+    if environment.database_url(environ) and not folder.ephemeral:
         return None
     remove = folder.path if folder.ephemeral else None
     return Database(Postgres(folder.postgres, durable=not folder.ephemeral, remove=remove))

@@ -66,15 +66,10 @@ def load(kind: type[T], service: str, environ: Mapping[str, str]) -> T:
         name = _environment_name(hint) or f"{prefix}{field.name.upper()}"
         known.update((name, f"{name}_FILE"))
         found = _lookup(name, field.name, environ, table, problems)
-        if found is None:
-            if field.required:
-                problems.append(f"{name}: must be set")
-            continue
-        source, raw = found
-        try:
-            values[field.name] = msgspec.convert(_split(raw, hint), hint, strict=False)
-        except msgspec.ValidationError:  # whose words are for programmers
-            problems.append(f"{source}: must be {_wanted(hint)}")
+        if found is not None:
+            values |= _converted(field.name, hint, found, problems)
+        elif field.required:
+            problems.append(f"{name}: must be set")
     fields = {field.name for field in msgspec.structs.fields(kind)}
     problems += [_unknown(f"{service}.{key}", key, fields) for key in table if key not in fields]
     problems += [
@@ -90,15 +85,45 @@ def load(kind: type[T], service: str, environ: Mapping[str, str]) -> T:
         raise ConfigError([str(error)]) from error
 
 
-def explicit(service: str, field: str, environ: Mapping[str, str]) -> tuple[str, Any] | None:
+def load_one(kind: type[T], service: str, field: str, environ: Mapping[str, str]) -> Any:
+    """Read one setting, for a command that needs no other of its service.
+
+    Returns:
+        Its value; None: it is set nowhere and has no default.
+
+    Raises:
+        ConfigError: it cannot be read, or is wrong.
+    """
+    problems: list[str] = []
+    hint = get_type_hints(kind, include_extras=True)[field]
+    name = _environment_name(hint) or f"FASTRUN_{service.upper()}_{field.upper()}"
+    found = _lookup(name, field, environ, _table(service, environ, problems), problems)
+    values = {} if found is None else _converted(field, hint, found, problems)
+    if problems:
+        raise ConfigError(problems)
+    defaults = {each.name: each.default for each in msgspec.structs.fields(kind)}
+    default = defaults[field]
+    return values.get(field, None if default is msgspec.NODEFAULT else default)
+
+
+def explicit(
+    service: str, field: str, environ: Mapping[str, str], *, name: str = ""
+) -> tuple[str, Any] | None:
     """Find out whether somebody has set a field, for who starts services and sets some itself.
+
+    Args:
+        service: whose it is.
+        field: which.
+        environ: where it may be set, or the file be named in which it may.
+        name: of its variable, where that is not the derived one.
 
     Returns:
         Where it is set, as people call the place, and its raw value; None: its default stands.
     """
     ignored: list[str] = []  # the service itself names all problems when it starts
     table = _table(service, environ, ignored)
-    return _lookup(f"FASTRUN_{service.upper()}_{field.upper()}", field, environ, table, ignored)
+    name = name or f"FASTRUN_{service.upper()}_{field.upper()}"
+    return _lookup(name, field, environ, table, ignored)
 
 
 def load_or_exit(kind: type[T], service: str, environ: Mapping[str, str]) -> T:
@@ -159,6 +184,18 @@ def _lookup(
     if field in table:
         return f"{field} in FASTRUN_CONFIG", table[field]
     return None
+
+
+def _converted(
+    field: str, hint: Any, found: tuple[str, Any], problems: list[str]
+) -> dict[str, Any]:
+    """Return a field with its value; nothing where that is wrong."""
+    source, raw = found
+    try:
+        return {field: msgspec.convert(_split(raw, hint), hint, strict=False)}
+    except msgspec.ValidationError:  # whose words are for programmers
+        problems.append(f"{source}: must be {_wanted(hint)}")
+        return {}
 
 
 def _environment_name(hint: Any) -> str | None:

@@ -11,7 +11,7 @@ from fastrun.cli.doctor import certificates, deployment, disk, host
 from fastrun.cli.doctor.finding import Finding, ok, skipped, warning, wrong
 from fastrun.local import preflight
 from fastrun.local.certificates import folder_name, identities_in
-from fastrun.local.environment import check_own
+from fastrun.local.environment import check_own, database_url
 from fastrun.local.errors import LocalError
 from fastrun.local.folder import DataFolder, State
 from fastrun.local.postgres import Postgres
@@ -56,7 +56,7 @@ def check(
 
 def _running(folder: DataFolder, state: State, environ: Mapping[str, str]) -> Iterator[Finding]:
     yield _ready(state.base_url)
-    url = environ.get("DATABASE_URL") or Postgres(folder.postgres).found_dsn()
+    url = database_url(environ) or Postgres(folder.postgres).found_dsn()
     if url is None:
         yield wrong("postgres", f"its Postgres does not run: see {folder.postgres / 'log'}")
     else:
@@ -107,7 +107,7 @@ def _startable(environ: Mapping[str, str], port: int) -> Iterator[Finding]:
         yield ok("port", f"{port} is free")
     except LocalError as error:
         yield wrong("port", str(error))
-    if url := environ.get("DATABASE_URL"):
+    if url := database_url(environ):
         yield from host.database(url, (), host.START_POSTGRES)
     yield from _settings(environ)
     try:
@@ -123,7 +123,11 @@ def _settings(environ: Mapping[str, str]) -> Iterator[Finding]:
         check_own(environ)
     except LocalError as error:
         yield wrong("settings", str(error))
-    made = dict(pair for field, pair in _MADE.items() if settings.explicit(*field, environ) is None)
+    made = {
+        name: value
+        for field, (name, value) in _MADE.items()
+        if settings.explicit(*field, environ, name=name) is None
+    }
     for service, package in host.SERVICES.items():
         if service == "worker":
             continue

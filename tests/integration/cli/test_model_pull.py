@@ -314,6 +314,19 @@ def test_the_default_model_is_listed(store, monkeypatch):
     assert absent[DEFAULT_NAME] == "no"
 
 
+def test_settings_say_where_models_lie_and_what_runs_them(hub, store, tmp_path, monkeypatch):
+    """Also those in the file that the worker reads; what is typed goes before them."""
+    monkeypatch.delenv("FASTRUN_WORKER_MODELS")
+    path = tmp_path / "fastrun.toml"
+    path.write_text(f"[worker]\nengine = 'tensorrt-llm'\nmodels = '{store.root}'\n")
+    monkeypatch.setenv("FASTRUN_CONFIG", str(path))
+    assert str(store.root) in model("pull", "org/llama")
+    assert "format: safetensors" in model("show", "org/llama")
+    path.write_text("[worker]\nmodels = 5\n")
+    assert "models in FASTRUN_CONFIG" in refused("show", "org/llama")
+    assert "org/llama" in model("show", "org/llama", "--models", str(store.root))
+
+
 def test_the_default_model_is_known(store, monkeypatch):
     """It is shown, pulled and forgotten by its id, as it is listed: its weights are a package."""
     monkeypatch.setenv("FASTRUN_WORKER_MODELS", str(store.root))

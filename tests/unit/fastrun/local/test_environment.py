@@ -10,6 +10,7 @@ from scheduler.config import Config as Scheduler
 
 CONFIGS = {"auth": Auth, "edge": Edge, "scheduler": Scheduler, "worker": Worker}
 
+AUTH_TABLE = '[auth]\ndatabase_url = "postgresql://db"\n'
 STATE = State(
     pid=1,
     base_url="http://127.0.0.1:8000/v1",
@@ -118,3 +119,17 @@ def test_command_goes_past_proxies():
 
     assert environ["NO_PROXY"] == "example.org,localhost,127.0.0.1"
     assert environ["no_proxy"] == "127.0.0.1,localhost"
+
+
+@pytest.mark.parametrize("place", ["variable", "file of a variable", "settings file"])
+def test_database_elsewhere(tmp_path, place):
+    """A database that is set in any of the places where settings are takes our own's place."""
+    path = tmp_path / "set"
+    path.write_text("postgresql://db" if place != "settings file" else AUTH_TABLE)
+    environ = {
+        "variable": {"DATABASE_URL": "postgresql://db"},
+        "file of a variable": {"DATABASE_URL_FILE": str(path)},
+        "settings file": {"FASTRUN_CONFIG": str(path)},
+    }[place]
+    assert environment.database_url(environ) == "postgresql://db"
+    assert environment.database_url({}) is None

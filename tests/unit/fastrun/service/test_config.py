@@ -166,3 +166,32 @@ def test_explicit(tmp_path, monkeypatch, environ, found):
 def test_an_address_falls_into_host_and_port(address, parts):
     """The brackets of an IPv6 host belong to the address, not to the host."""
     assert config.host_and_port(address) == parts
+
+
+@pytest.mark.parametrize(
+    ("environ", "value"),
+    [
+        ({"DATABASE_URL": "d", "FASTRUN_CONFIG": "fastrun.toml"}, "d"),
+        ({"DATABASE_URL_FILE": "url"}, "f"),
+        ({"FASTRUN_CONFIG": "fastrun.toml"}, "t"),
+        ({}, None),
+    ],
+)
+def test_load_one(tmp_path, monkeypatch, environ, value):
+    """A command that needs one setting finds it where its service does, whatever else is set."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "url").write_text("f\n")
+    (tmp_path / "fastrun.toml").write_text('[edge]\nsurl = 1\ndatabase_url = "t"\n')
+    assert config.load_one(Config, "edge", "database_url", environ) == value
+    assert config.load_one(Config, "edge", "port", environ) == 8000
+    found = config.explicit("edge", "database_url", environ, name="DATABASE_URL")
+    assert (found and found[1]) == value
+
+
+@pytest.mark.parametrize(
+    "environ", [{"FASTRUN_EDGE_PORT": "many"}, {"FASTRUN_CONFIG": "/nowhere/fastrun.toml"}]
+)
+def test_load_one_names_what_is_wrong(environ):
+    """A value that is wrong, or a file that cannot be read, is no value that is missing."""
+    with pytest.raises(config.ConfigError, match=next(iter(environ))):
+        config.load_one(Config, "edge", "port", environ)
