@@ -8,7 +8,7 @@ from fastrun.v1.scheduler_pb2 import WatchFleetResponse, WorkerState, WorkerStat
 
 _STATES = {
     "failing": "fails requests: see its log",
-    "suspect": "has said nothing for seconds: see whether it runs, and if its machine is overloaded",
+    "suspect": "has said nothing for seconds: see if it runs, and if its machine is overloaded",
     "gone": "is gone: start it, or wait until it is forgotten",
 }
 # Whoever has ended is missed for seconds first.
@@ -30,8 +30,8 @@ def check(fleet: WatchFleetResponse) -> Iterator[Finding]:
     if fleet.drift:
         yield wrong(
             "fleet",
-            f"{fleet.drift} leases are held that no worker lists: this is a fault of fastrun; drain "
-            "the worker with slots in use in fastrun fleet, and report it with both logs",
+            f"{fleet.drift} leases are held that no worker lists: this is a fault of fastrun; "
+            "drain the worker with slots in use in fastrun fleet, and report it with both logs",
         )
 
 
