@@ -5,9 +5,9 @@ from collections.abc import Callable
 from prometheus_client import Gauge
 
 from edge.exchange import NO_MODEL, OTHER_MODEL
-from edge.series import Counters, Histograms
 from edge.usage_lines import Status
 from fastrun.service.metrics import new_registry
+from fastrun.service.series import Counters, Histograms
 from fastrun.v1.generation_pb2 import Usage
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)

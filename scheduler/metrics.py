@@ -2,10 +2,11 @@
 
 from collections import Counter as Tally
 
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import Gauge
 
 from fastrun.service.errors import reason_name
 from fastrun.service.metrics import new_registry
+from fastrun.service.series import Counters, Histograms
 from fastrun.v1.error_pb2 import ErrorReason
 from fastrun.v1.scheduler_pb2 import WatchFleetResponse
 
@@ -19,17 +20,17 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = new_registry()
-        self.decision_seconds = Histogram(
+        self._decision = Histograms(
             "fastrun_scheduler_decision_seconds",
             "How long answering an Acquire took.",
-            buckets=_DECISION_S,
+            bounds=_DECISION_S,
             registry=self.registry,
         )
-        self._wait = Histogram(
+        self._wait = Histograms(
             "fastrun_scheduler_wait_seconds",
             "How long generations waited here until they were granted a slot.",
-            ["model"],
-            buckets=_WAIT_S,
+            ("model",),
+            bounds=_WAIT_S,
             registry=self.registry,
         )
         self._grants = self._counter("grants", "Leases granted.", "model")
@@ -47,36 +48,30 @@ class Metrics:
         )
         self._term = self._gauge("term", "The highest term that was heard of.")
         self._leads = self._gauge("leads", "1 while this scheduler leads, 0 while it stands by.")
-        self._by_model = (
-            *(self._wait, self._grants, self._prompt, self._cached, self._failing),
-            *(self._waiting, self._slots, self._in_use),
-        )
-        self._models: set[str] = set()
-        """Those that something was told of."""
-        self._granting: dict[str, tuple[Counter, Histogram]] = {}
-        self._using: dict[str, tuple[Counter, Counter]] = {}
+        self._shown: set[str] = set()
+        """Models that the gauges show."""
+
+    def decided(self, seconds: float) -> None:
+        """Note how long a decision took."""
+        self._decision.observe(seconds=seconds)
 
     def granted(self, model: str, waited_s: float) -> None:
         """Count a grant."""
-        grants, wait = self._of_model(model)
-        grants.inc()
-        wait.observe(waited_s)
+        self._grants.add(model)
+        self._wait.observe(model, seconds=waited_s)
 
     def rejected(self, reason: ErrorReason.ValueType) -> None:
         """Count a refusal."""
-        name = reason_name(reason)
-        self._rejections.labels(name).inc()
+        self._rejections.add(reason_name(reason))
 
     def used(self, model: str, prompt_tokens: int, cached_tokens: int) -> None:
         """Count what was cached."""
-        prompt, cached = self._tokens_of_model(model)
-        prompt.inc(prompt_tokens)
-        cached.inc(cached_tokens)
+        self._prompt.add(model, by=prompt_tokens)
+        self._cached.add(model, by=cached_tokens)
 
     def failing(self, model: str) -> None:
         """Count a breaker that opens."""
-        self._models.add(model)
-        self._failing.labels(model).inc()
+        self._failing.add(model)
 
     def observe(self, view: WatchFleetResponse) -> None:
         """Set the gauges to what the fleet looks like now, and drop models that were forgotten."""
@@ -101,33 +96,15 @@ class Metrics:
 
     def _keep(self, known: set[str]) -> None:
         """A model that is forgotten leaves no series behind: names come and go for years."""
-        for model in self._models - known:
-            for metric in self._by_model:
-                metric.remove(model)
-            self._granting.pop(model, None)
-            self._using.pop(model, None)
-        self._models = known
+        for counted in (self._wait, self._grants, self._prompt, self._cached, self._failing):
+            counted.keep(known)
+        for model in self._shown - known:
+            for gauge in (self._waiting, self._slots, self._in_use):
+                gauge.remove(model)
+        self._shown = known
 
-    # Looking up by label costs more than counting does, and these are for each request.
-
-    def _of_model(self, model: str) -> tuple[Counter, Histogram]:
-        found = self._granting.get(model)
-        if found is None:
-            found = (self._grants.labels(model), self._wait.labels(model))
-            self._granting[model] = found
-            self._models.add(model)
-        return found
-
-    def _tokens_of_model(self, model: str) -> tuple[Counter, Counter]:
-        found = self._using.get(model)
-        if found is None:
-            found = (self._prompt.labels(model), self._cached.labels(model))
-            self._using[model] = found
-            self._models.add(model)
-        return found
-
-    def _counter(self, name: str, text: str, label: str) -> Counter:
-        return Counter(f"fastrun_scheduler_{name}", text, [label], registry=self.registry)
+    def _counter(self, name: str, text: str, label: str) -> Counters:
+        return Counters(f"fastrun_scheduler_{name}", text, (label,), registry=self.registry)
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"fastrun_scheduler_{name}", text, labels, registry=self.registry)

@@ -118,7 +118,7 @@ class SchedulerServicer(SchedulerServiceServicer):
             began = time.perf_counter()
             self._sessions.of_edges.said(link, item, self._clock())
             if item.HasField("acquire"):
-                self._metrics.decision_seconds.observe(time.perf_counter() - began)
+                self._metrics.decided(time.perf_counter() - began)
                 log.debug("slot_asked", request_id=item.acquire.request_id)
             self._arm_soon()
 

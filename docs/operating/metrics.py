@@ -11,8 +11,8 @@ import auth_service.metrics
 import edge.metrics
 import gpu_worker.metrics
 import scheduler.metrics
-from edge.series import Series
 from fastrun.service.metrics import new_registry
+from fastrun.service.series import Series
 
 PAGE = Path(__file__).with_suffix(".md")
 
