@@ -40,7 +40,7 @@ from edge.usage_spool import Spool
 from edge.worker_link import Workers
 from fastrun.service import tracing
 from fastrun.service.config import host_and_port
-from fastrun.service.lifecycle import StartError
+from fastrun.service.lifecycle import ListenError, StartError
 from fastrun.service.metrics import AdminServer
 from fastrun.service.tls import Tls
 
@@ -125,7 +125,10 @@ class Edge:
         )
         # Clients last: what else cannot start then costs none of them an answer.
         admin_port = self._admin.start(*host_and_port(self._config.admin_listen))
-        await self._site.start()
+        try:
+            await self._site.start()
+        except OSError as error:
+            raise ListenError(self._config.listen) from error
         return {"http": self._site.port, "admin": admin_port}
 
     async def drain(self) -> None:

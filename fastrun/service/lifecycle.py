@@ -42,6 +42,20 @@ class StartError(Exception):
     """The service cannot start; the message says what to do."""
 
 
+class ListenError(OSError):
+    """A service cannot listen where its settings say.
+
+    Args:
+        address: host:port.
+    """
+
+    def __init__(self, address: str) -> None:
+        super().__init__(
+            f"cannot listen on {address}: stop what has the port, or set another address; "
+            "fastrun doctor names both"
+        )
+
+
 def run(
     service: Callable[[], Service], *, grace_s: float, ended: asyncio.Event | None = None
 ) -> None:

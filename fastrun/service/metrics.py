@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, genera
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 import fastrun
+from fastrun.service.lifecycle import ListenError
 
 log = structlog.get_logger()
 
@@ -100,7 +101,7 @@ class AdminServer:
         try:
             server = _Server((host, port), self._handler())
         except OSError as error:
-            raise OSError(f"cannot listen on {host}:{port}: is the port in use?") from error
+            raise ListenError(f"{host}:{port}") from error
         self._server = server
         server.start()
         return int(server.server_address[1])

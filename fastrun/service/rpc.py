@@ -24,6 +24,7 @@ from fastrun.service.interceptor import (
     by_certificate,
     without_certificate,
 )
+from fastrun.service.lifecycle import ListenError
 from fastrun.service.tls import ClientTls, Tls
 from fastrun.service.tracing import NO_TRACER, TRACEPARENT, Tracer
 
@@ -188,7 +189,7 @@ class RpcServer:
                 else self._server.add_insecure_port(address)
             )
         except RuntimeError as error:
-            raise OSError(f"cannot listen on {address}: is the port in use?") from error
+            raise ListenError(address) from error
         await self._server.start()
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         return port

@@ -77,10 +77,32 @@ async def test_admin_port_in_use(tmp_path):
         )
         edge = Edge(config)
         try:
-            with pytest.raises(OSError, match="in use"):
+            with pytest.raises(OSError, match="cannot listen on "):
                 await edge.start()
             with pytest.raises(ConnectionRefusedError):
                 await asyncio.open_connection("127.0.0.1", port)
+        finally:
+            await edge.stop()
+
+
+async def test_public_port_in_use(tmp_path):
+    """An edge whose public port somebody has says which one it is, and what to do."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        edge = Edge(
+            Config(
+                listen=address,
+                admin_listen="127.0.0.1:0",
+                auth_address="127.0.0.1:1",
+                scheduler_addresses=["127.0.0.1:1"],
+                spool=str(tmp_path),
+            )
+        )
+        try:
+            with pytest.raises(
+                OSError, match=f"cannot listen on {address}: stop what has the port"
+            ):
+                await edge.start()
         finally:
             await edge.stop()
 

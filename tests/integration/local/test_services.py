@@ -13,6 +13,7 @@ from fastrun.local.child import Lifeline
 from fastrun.local.errors import LocalError
 from fastrun.local.output import Output
 from fastrun.local.supervised import Plan, Service, Surroundings
+from fastrun.service.lifecycle import ListenError
 
 SCHEDULER = Plan(name="scheduler", module="scheduler", service="scheduler")
 
@@ -66,8 +67,6 @@ async def test_a_taken_port_that_others_know_is_named(scheduler):
     await service.wait()
     with take(port), pytest.raises(LocalError) as refused:
         await service.start()
-    assert str(refused.value) == (
-        f"scheduler could not start: cannot listen on {address}: is the port in use?"
-    )
+    assert str(refused.value) == f"scheduler could not start: {ListenError(address)}"
     await service.start()
     assert service.address == address

@@ -64,7 +64,7 @@ def test_a_taken_port_is_named(admin):
     """The sentence says which one it is, since nothing else in a service's log does."""
     port, _ = admin
     other = AdminServer(CollectorRegistry(), alive=lambda: None, ready=lambda: None)
-    with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}: is the port in use"):
+    with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}: stop what has"):
         other.start("127.0.0.1", port)
 
 
