@@ -35,6 +35,12 @@ FINISH_REASONS: Mapping[int, Any] = {
     FinishReason.FINISH_REASON_LENGTH: "length",
     FinishReason.FINISH_REASON_TOOL_CALLS: "tool_calls",
 }
+# Ends of lines to Python and to clients that read as it does; streams have lines by LF and CR only.
+_LINE_ENDS = (
+    (b"\xc2\x85", rb"\u0085"),
+    (b"\xe2\x80\xa8", rb"\u2028"),
+    (b"\xe2\x80\xa9", rb"\u2029"),
+)
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -53,7 +59,7 @@ class Identity(msgspec.Struct, frozen=True):
     def head(self, kind: str) -> bytes:
         """The beginning of every event, up to what differs."""
         fields = {"id": self.id, "object": kind, "created": self.created, "model": self.model}
-        return b"data: " + orjson.dumps(fields)[:-1]
+        return b"data: " + _on_one_line(orjson.dumps(fields))[:-1]
 
 
 class Events(Protocol):
@@ -103,7 +109,9 @@ class ChatEvents:
         if piece.reasoning or (not self._text_only and (piece.tool_calls or piece.logprobs)):
             return self._rich(piece)
         text = piece.content
-        return self._before_text + orjson.dumps(text) + self._after_text if text else b""
+        if not text:
+            return b""
+        return self._before_text + _on_one_line(orjson.dumps(text)) + self._after_text
 
     def finish(self, reason: int) -> bytes:
         """See Events."""
@@ -125,10 +133,10 @@ class ChatEvents:
         return data + self._event(deltas[-1], logprobs)
 
     def _event(self, delta: dict[str, object], logprobs: Logprobs | UnsetType = UNSET) -> bytes:
-        data = self._before + msgspec.json.encode(delta)
+        data = msgspec.json.encode(delta)
         if logprobs is not UNSET:
             data += b',"logprobs":' + msgspec.json.encode(logprobs)
-        return data + self._after
+        return self._before + _on_one_line(data) + self._after
 
 
 class CompletionEvents:
@@ -149,15 +157,11 @@ class CompletionEvents:
 
     def piece(self, piece: Piece) -> bytes:
         """See Events."""
-        text = piece.content
+        text = _on_one_line(orjson.dumps(piece.content))
         if self._logprobs is None or not piece.logprobs:
-            return self._before + orjson.dumps(text) + self._after if text else b""
-        logprobs = msgspec.json.encode(self._logprobs.write(piece.logprobs))
-        return (
-            self._before
-            + orjson.dumps(text)
-            + b',"logprobs":%b,"finish_reason":null}]}\n\n' % logprobs
-        )
+            return self._before + text + self._after if piece.content else b""
+        logprobs = _on_one_line(msgspec.json.encode(self._logprobs.write(piece.logprobs)))
+        return self._before + text + b',"logprobs":%b,"finish_reason":null}]}\n\n' % logprobs
 
     def finish(self, reason: int) -> bytes:
         """See Events."""
@@ -186,6 +190,15 @@ def usage_of(usage: generation_pb2.Usage) -> Usage:
         prompt_tokens_details=PromptTokensDetails(cached_tokens=usage.cached_tokens),
         completion_tokens_details=CompletionTokensDetails(thought) if thought else UNSET,
     )
+
+
+def _on_one_line(data: bytes) -> bytes:
+    """Escape in JSON what a reader might take for the end of a line."""
+    if data.isascii():
+        return data
+    for end, escape in _LINE_ENDS:
+        data = data.replace(end, escape)
+    return data
 
 
 def _call_delta(call: generation_pb2.ToolCallDelta) -> ToolCallDelta:

@@ -34,6 +34,10 @@ PERSON = {
         },
     },
 }
+LINE_ENDS = {
+    "type": "json_schema",
+    "json_schema": {"name": "ends", "schema": {"const": "a\x85b\u2028c\u2029d"}},
+}
 NAMED = {"type": "function", "function": {"name": "get_weather"}}
 HISTORY = [
     {"role": "user", "content": "What is the weather in Rome?"},
@@ -78,6 +82,7 @@ ANSWERED = {
         {"response_format": {"type": "json_object"}},
         "stop",
     ),
+    "ends of lines to some readers": ("Hello", {"response_format": LINE_ENDS}, "stop"),
     "thought, then schema": (
         "Answer in JSON: Dora is 31 years old.",
         {"response_format": PERSON, "reasoning_effort": "high"},
@@ -126,7 +131,7 @@ def chunks_of(answer):
     assert answer.text.endswith("\n\n")
     *events, done = answer.text.removesuffix("\n\n").split("\n\n")
     assert done == "data: [DONE]"
-    assert all(event.startswith("data: {") and "\n" not in event for event in events)
+    assert all(event.startswith("data: {") and len(event.splitlines()) == 1 for event in events)
     chunks = [json.loads(event.removeprefix("data: ")) for event in events]
     assert len({(chunk["id"], chunk["created"], chunk["model"]) for chunk in chunks}) == 1
     return chunks

@@ -12,7 +12,14 @@ from edge.logprobs import TextLogprobsWriter, chat_logprobs
 from edge.openai_replies import ChatCompletionChunk, CompletionChunk
 from edge.openai_schema import ChatCompletionRequest, CompletionRequest, Message, StreamOptions
 from edge.sse import ChatEvents, CompletionEvents, Identity, error_event
-from fastrun.v1.generation_pb2 import Delta, FinishReason, TokenLogprob, TopLogprob, Usage
+from fastrun.v1.generation_pb2 import (
+    Delta,
+    FinishReason,
+    TokenLogprob,
+    ToolCallDelta,
+    TopLogprob,
+    Usage,
+)
 
 IDENTITY = Identity("chatcmpl-abc", 'm"/1', 1700000000)
 USAGE = Usage(prompt_tokens=10, cached_tokens=8, completion_tokens=3)
@@ -71,6 +78,25 @@ def test_text(text):
     assert event.count(b"\n") == 2
     (read,) = parse(event, CompletionChunk)
     assert read["choices"] == [{"index": 0, "text": text, "logprobs": None, "finish_reason": None}]
+
+
+@pytest.mark.parametrize("text", ["a\x85\u2028\u2029\x0b\x1cé", "\u2028"])
+def test_one_line_for_every_reader(text):
+    """Also those that end lines as Python does find each event on one line, whatever is in it."""
+    call = ToolCallDelta(index=0, id="c", name=text, arguments=text)
+    rich = Delta(
+        content=text, reasoning=text, tool_calls=[call], logprobs=[logprob(text.encode(), -1, b"x")]
+    )
+    written = [
+        ChatEvents(IDENTITY, 0, text_only=True).piece(Delta(content=text)),
+        ChatEvents(IDENTITY, 0).piece(rich),
+        CompletionEvents(IDENTITY, 0, None).piece(rich),
+        CompletionEvents(IDENTITY, 0, 1).piece(rich),
+        ChatEvents(Identity("x", text, 1), 0).opening(),
+    ]
+    for event in written:
+        assert event.decode().splitlines() == event.decode().split("\n")[:-1]
+        assert json.dumps(text)[1:-1] in json.dumps(parse(event, object))
 
 
 def test_nothing_to_see():
