@@ -16,7 +16,16 @@ import msgspec
 from fastrun.v1.generation_pb2 import Usage
 from fastrun.v1.scheduler_pb2 import Acquire, RateLimit
 from scheduler.leases import Lease
-from scheduler.meters import UNLIMITED, Ceiling, Meter, Meters, Reached, milliseconds
+from scheduler.meters import (
+    REQUESTS,
+    TOKENS,
+    UNLIMITED,
+    Ceiling,
+    Meter,
+    Meters,
+    Reached,
+    milliseconds,
+)
 from scheduler.months import Calendar
 from scheduler.windows import WINDOW_S, Cell, Window
 
@@ -30,32 +39,31 @@ class _Share(msgspec.Struct, eq=False):
 
     meter: Meter
     charged: int = 0
-    request_cell: Cell | None = None
-    token_cell: Cell | None = None
+    cell: Cell | None = None
+    """Where; None: nothing was set aside."""
 
     def charge(self, estimate: int, now: float) -> None:
         """Count one request, and set aside what it may use."""
         self.charged = self.meter.reservation(estimate)
-        self.request_cell = self.meter.requests.add(1, now)
-        self.token_cell = self.meter.tokens.add(self.charged, now)
+        self.cell = self.meter.window.add(1, self.charged, now)
 
     def use(self, used: int, now: float) -> None:
         """See that what was used in all is charged."""
         if used > self.charged:
-            self.meter.tokens.add(used - self.charged, now)
+            self.meter.window.add(0, used - self.charged, now)
             self.charged = used
 
     def give_back(self, used: int, now: float) -> None:
         """Take back what was set aside and not used."""
-        if used < self.charged and self.token_cell is not None:
-            self.meter.tokens.take_back(self.token_cell, self.charged - used, now)
+        if used < self.charged and self.cell is not None:
+            self.meter.window.take_back(self.cell, 0, self.charged - used, now)
             self.charged = used
 
     def undo(self, now: float) -> None:
         """Take back all of it."""
-        self.give_back(0, now)
-        if self.request_cell is not None:
-            self.meter.requests.take_back(self.request_cell, 1, now)
+        if self.cell is not None:
+            self.meter.window.take_back(self.cell, 1, self.charged, now)
+            self.charged = 0
 
 
 class _Request(msgspec.Struct, eq=False):
@@ -206,18 +214,22 @@ class Limits:
 
     def figures(self, account_id: str, key_id: str, now: float) -> RateLimit | None:
         """Say how much is left of the tighter of the account's and the key's limits per minute."""
-        meters = self._meters(account_id, key_id)
-        if all(each.ceiling is UNLIMITED for each in meters):
-            return None
-        requests = _tightest([(each.ceiling.requests, each.requests) for each in meters], now)
-        tokens = _tightest([(each.ceiling.tokens, each.tokens) for each in meters], now)
+        requests: _Left | None = None
+        tokens: _Left | None = None
+        for meter in self._meters(account_id, key_id):
+            ceiling, window = meter.ceiling, meter.window
+            window.lapse(now)
+            requests = _tighter(requests, ceiling.requests, window.requests, window)
+            tokens = _tighter(tokens, ceiling.tokens, window.tokens, window)
         if requests is None and tokens is None:
             return None
         figures = RateLimit()
         if requests is not None:
-            figures.limit_requests, figures.remaining_requests, figures.reset_requests_ms = requests
+            figures.remaining_requests, figures.limit_requests, window = requests
+            figures.reset_requests_ms = milliseconds(window.empty_in_s(REQUESTS, now))
         if tokens is not None:
-            figures.limit_tokens, figures.remaining_tokens, figures.reset_tokens_ms = tokens
+            figures.remaining_tokens, figures.limit_tokens, window = tokens
+            figures.reset_tokens_ms = milliseconds(window.empty_in_s(TOKENS, now))
         return figures
 
     def _touch(self, acquire: Acquire, now: float, *, is_new: bool) -> tuple[Meter, ...]:
@@ -263,17 +275,13 @@ def _request(meters: Iterable[Meter], choices: int) -> _Request:
     return _Request(tuple(map(_Share, meters)), max(1, choices))
 
 
-def _tightest(
-    limits: Iterable[tuple[int | None, Window]], now: float
-) -> tuple[int, int, int] | None:
-    """Return which limit has least left, what that is, and in how many ms all of it is back."""
-    tightest: tuple[int, int, Window] | None = None
-    for limit, window in limits:
-        if limit is not None:
-            left = max(0, limit - window.total(now))
-            if tightest is None or left < tightest[0]:
-                tightest = (left, limit, window)
-    if tightest is None:
-        return None
-    left, limit, window = tightest
-    return limit, left, milliseconds(window.empty_in_s(now))
+_Left = tuple[int, int, Window]
+"""What is left of a limit, the limit, and where it is counted."""
+
+
+def _tighter(former: _Left | None, limit: int | None, used: int, window: Window) -> _Left | None:
+    """Return of which limit less is left; None is no limit."""
+    if limit is None:
+        return former
+    left = max(0, limit - used)
+    return former if former is not None and former[0] <= left else (left, limit, window)

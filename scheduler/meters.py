@@ -2,8 +2,8 @@
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterator
 from functools import lru_cache
+from operator import attrgetter
 
 import msgspec
 
@@ -12,6 +12,8 @@ from fastrun.v1.error_pb2 import ErrorDetail, ErrorReason
 from scheduler.months import Calendar, MonthTally
 from scheduler.windows import WINDOW_S, Window
 
+REQUESTS, TOKENS = attrgetter("requests"), attrgetter("tokens")
+"""Of a cell."""
 # When one of several running requests ends, nobody knows.
 CONCURRENT_RETRY_S = 1.0
 # An account that has been idle for so long is forgotten; what it used in the month, auth_service
@@ -80,17 +82,15 @@ class Meter:
         "ceiling",
         "in_flight",
         "month",
-        "requests",
         "reserved",
-        "tokens",
+        "window",
     )
 
     def __init__(self, calendar: Calendar) -> None:
         self.active_at = 0.0
         self.calendar = calendar
         self.ceiling = UNLIMITED
-        self.requests = Window()
-        self.tokens = Window()
+        self.window = Window()
         self.month = MonthTally(calendar)
         self.in_flight = 0
         """Requests that wait for a slot or hold one."""
@@ -115,26 +115,29 @@ class Meter:
         limit = self.ceiling.tokens
         return estimate if limit is None else min(estimate, limit)
 
-    def reached(self, estimate: int, now: float) -> Iterator[Reached]:
-        """Find the limits that leave no room for one more request; changes nothing."""
-        most = self.ceiling
-        if most.requests is not None and (
-            wait_s := self.requests.opens_in_s(1, most.requests, now)
-        ):
-            yield Reached("requests per minute", most.requests, wait_s)
-        if most.tokens is not None and (
-            wait_s := self.tokens.opens_in_s(max(1, self.reservation(estimate)), most.tokens, now)
-        ):
-            yield Reached("tokens per minute", most.tokens, wait_s)
+    def reached(self, estimate: int, now: float) -> list[Reached]:
+        """Find the limits that leave no room for one more request; changes no count."""
+        most, window = self.ceiling, self.window
+        found: list[Reached] = []
+        window.lapse(now)
+        if most.requests is not None and (excess := window.requests + 1 - most.requests) > 0:
+            wait_s = window.opens_in_s(excess, REQUESTS, now)
+            found.append(Reached("requests per minute", most.requests, wait_s))
+        if most.tokens is not None:
+            excess = window.tokens + max(1, self.reservation(estimate)) - most.tokens
+            if excess > 0:
+                wait_s = window.opens_in_s(excess, TOKENS, now)
+                found.append(Reached("tokens per minute", most.tokens, wait_s))
         if most.month is not None and self.month.used() + self.reserved >= most.month:
-            yield Reached("tokens per month", most.month, self.calendar.ends_in_s())
-        yield from self.crowded()
+            found.append(Reached("tokens per month", most.month, self.calendar.ends_in_s()))
+        return found + self.crowded()
 
-    def crowded(self) -> Iterator[Reached]:
+    def crowded(self) -> list[Reached]:
         """Find out whether as many requests run as may."""
         most = self.ceiling.concurrent
-        if most is not None and self.in_flight >= most:
-            yield Reached("concurrent requests", most, CONCURRENT_RETRY_S)
+        if most is None or self.in_flight < most:
+            return []
+        return [Reached("concurrent requests", most, CONCURRENT_RETRY_S)]
 
 
 class Meters:

@@ -13,7 +13,7 @@ import heapq
 import itertools
 import math
 from collections import OrderedDict
-from collections.abc import Container
+from collections.abc import Collection, Container
 
 import msgspec
 
@@ -218,8 +218,7 @@ class PrefixIndex:
         cache = self._caches.pop(instance_id, None)
         if cache is None:
             return
-        while cache.blocks:
-            self._drop(cache, next(iter(cache.blocks)))
+        self._drop(cache, list(cache.blocks))
         self._oldest = [entry for entry in self._oldest if entry[2] is not cache]
         heapq.heapify(self._oldest)
         if not any(each.model == cache.model for each in self._caches.values()):
@@ -240,13 +239,13 @@ class PrefixIndex:
         self, cache: Cache, hashes: tuple[int, ...], depth: int, marks: tuple[_Mark, _Mark]
     ) -> None:
         """Make all blocks of a prompt the latest used, the first block last."""
-        blocks, holders = cache.blocks, cache.holders
+        blocks, holders, alone = cache.blocks, cache.holders, cache.alone
         there, to_come = marks
         tokens = 0.0
         for each in reversed(hashes[depth:]):
-            others = holders.get(each)
-            holders[each] = cache.alone if others is None else (*others, cache)
             blocks[each] = to_come
+            if holders.setdefault(each, alone) is not alone:
+                holders[each] = (*holders[each], cache)
         for each in reversed(hashes[:depth]):
             tokens -= blocks[each].tokens
             blocks[each] = there
@@ -262,14 +261,22 @@ class PrefixIndex:
 
     def _withdraw(self, promise: Promise) -> None:
         """Drop what a request would have brought, unless another one uses it since."""
-        cache = promise.cache
-        for each in promise.prompt.hashes[promise.blocks :]:
-            if cache.blocks.get(each) is promise.marks[1]:
-                self._drop(cache, each)
+        cache, mark = promise.cache, promise.marks[1]
+        brought = promise.prompt.hashes[promise.blocks :]
+        self._drop(cache, [each for each in brought if cache.blocks.get(each) is mark])
 
     def _shrink(self, cache: Cache) -> None:
-        while cache.tokens > cache.bound_tokens and cache.blocks:
-            self._drop(cache, next(iter(cache.blocks)))
+        """Drop what was used longest ago, as much as a cache cannot hold."""
+        excess = cache.tokens - cache.bound_tokens
+        if excess <= 0:
+            return
+        gone = []
+        for block, mark in cache.blocks.items():
+            gone.append(block)
+            excess -= mark.tokens
+            if excess <= 0:
+                break
+        self._drop(cache, gone)
 
     def _trim(self) -> None:
         while self._entries > self._limit:
@@ -278,35 +285,29 @@ class PrefixIndex:
     def _drop_oldest(self) -> None:
         """Drop what was used longest ago, as much as is too much; or see better where it is."""
         stamp, number, cache = self._oldest[0]
-        blocks, holders = cache.blocks, cache.holders
-        for block, mark in list(itertools.islice(blocks.items(), self._entries - self._limit)):
+        gone = []
+        for block, mark in itertools.islice(cache.blocks.items(), self._entries - self._limit):
             if mark.stamp != stamp:
                 heapq.heapreplace(self._oldest, (mark.stamp, number, cache))
-                return
-            del blocks[block]
-            cache.tokens -= mark.tokens
-            self._entries -= 1
-            if holders[block] is cache.alone:
-                del holders[block]
-            else:
-                self._part(cache, block)
-        if not blocks:
+                break
+            gone.append(block)
+        self._drop(cache, gone)
+        if not cache.blocks:
             heapq.heappop(self._oldest)
             cache.is_watched = False
 
-    def _drop(self, cache: Cache, block: int) -> None:
-        cache.tokens -= cache.blocks.pop(block).tokens
-        self._entries -= 1
-        self._part(cache, block)
-
-    def _part(self, cache: Cache, block: int) -> None:
-        """Note that a cache does not hold a block any more."""
-        holders = cache.holders
-        others = tuple(each for each in holders[block] if each is not cache)
-        if not others:
-            del holders[block]
-        else:
-            holders[block] = others[0].alone if len(others) == 1 else others
+    def _drop(self, cache: Cache, gone: Collection[int]) -> None:
+        """Note that a cache does not hold some blocks any more."""
+        blocks, holders, alone = cache.blocks, cache.holders, cache.alone
+        self._entries -= len(gone)
+        for each in gone:
+            cache.tokens -= blocks[each].tokens
+            del blocks[each]
+            if holders[each] is alone:
+                del holders[each]
+            else:
+                others = tuple([other for other in holders[each] if other is not cache])
+                holders[each] = others[0].alone if len(others) == 1 else others
 
 
 def _depth(hashes: tuple[int, ...], blocks: Container[int]) -> int:

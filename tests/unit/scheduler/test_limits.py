@@ -159,9 +159,10 @@ class World(RuleBasedStateMachine):
         meter = group.get(name)
         if meter is None:
             return (0, 0, 0, 0, 0)
+        meter.window.lapse(self.now)
         return (
-            meter.requests.total(self.now),
-            meter.tokens.total(self.now),
+            meter.window.requests,
+            meter.window.tokens,
             meter.in_flight,
             meter.reserved,
             meter.month.used(),
