@@ -45,7 +45,7 @@ def run(request: Request) -> int:
     """Run a stack until a signal or the end of its command.
 
     Returns:
-        The exit status: the command's own, or 0.
+        The exit status: the command's own, 128 + n if signal n came before it was run, else 0.
 
     Raises:
         LocalError: it cannot run; nothing is left running.
@@ -79,6 +79,8 @@ class _Run:
         apart = request.command is not None or request.json
         self._output = Output(sys.stderr if apart else sys.stdout, verbose=request.verbose)
         self._stopping = asyncio.Event()
+        self._signal = 0
+        """Which one has set it."""
         self._stack = Stack(
             Options(
                 port=_port(request),
@@ -100,7 +102,7 @@ class _Run:
         try:
             state = await self._unless_stopped()
             if state is None:
-                return 0
+                return 0 if self._request.command is None else 128 + self._signal
             self._folder.publish(state)
             self._output.say(f"Ready after {time.monotonic() - began:.1f} s.")
             api_key = self._folder.api_key.read_text()
@@ -176,6 +178,7 @@ class _Run:
             self._stack.kill_now()
             self._folder.release()
             os._exit(128 + number)
+        self._signal = number
         self._stopping.set()
 
 

@@ -82,12 +82,13 @@ def test_signal_stops_all(machine, scripted, no_memory_left, number):
     assert no_memory_left()
 
 
-def test_signal_while_starting(machine, scripted, eventually):
-    """A signal before all serves stops what has been started."""
-    up = machine.up("--ephemeral", "--json", *scripted)
+@pytest.mark.parametrize(("command", "status"), [((), 0), (("--exec", "true"), 130)], ids=str)
+def test_signal_while_starting(machine, scripted, eventually, command, status):
+    """A signal before all serves stops what has been started; a command that was to run failed."""
+    up = machine.up("--ephemeral", *scripted, *command)
     assert eventually(lambda: any("-m scheduler" in each for each in machine.processes().values()))
 
-    assert up.stop(signal.SIGINT) == 0
+    assert up.stop(signal.SIGINT) == status
     assert machine.nothing_left()
 
 
