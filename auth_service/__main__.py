@@ -17,7 +17,12 @@ from auth_service.config import Config
 from auth_service.database import Database
 from auth_service.enrolment_servicer import Enrolment, EnrolmentServicer, Terms
 from auth_service.enrolment_store import EnrolmentStore
-from auth_service.errors import PepperError, SchemaError, StoreUnavailableError
+from auth_service.errors import (
+    PepperError,
+    RetiredPepperError,
+    SchemaError,
+    StoreUnavailableError,
+)
 from auth_service.key_feed import KeyFeed
 from auth_service.key_lookup import KeyLookup
 from auth_service.key_store import KeyStore
@@ -140,7 +145,7 @@ class AuthService:
                     database = self._database = await Database.open(url, pool_size=size)
                 await pepper_record.check(database, peppers)
                 return database
-            except (SchemaError, PepperError) as error:
+            except (SchemaError, PepperError, RetiredPepperError) as error:
                 raise lifecycle.StartError(str(error)) from error
             except StoreUnavailableError as error:
                 attempt += 1

@@ -62,6 +62,7 @@ class Key:
     """One API key of an account, without anything that could pass for it.
 
     Args:
+        pepper: number of the one that it is kept with.
         models: which it may use; empty: all.
         last_used_at: to the minute; None: never.
     """
@@ -73,6 +74,7 @@ class Key:
     state: KeyState
     created_at: float
     expires_at: float | None
+    pepper: int
     models: tuple[str, ...] = ()
     limits: Limits = NO_LIMITS
     last_used_at: float | None = None

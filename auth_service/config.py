@@ -5,6 +5,7 @@ from typing import Annotated
 
 import msgspec
 
+from auth_service.keys import RETIRED
 from fastrun.service import tracing
 from fastrun.service.config import Address, AddressOrNone, LogLevel, environment
 from fastrun.service.tls import TlsSettings
@@ -12,6 +13,13 @@ from fastrun.service.tls import TlsSettings
 Secret = Annotated[
     str,
     msgspec.Meta(pattern=r"^[0-9a-fA-F]{64,}$", description="64 or more hexadecimal digits"),
+]
+FormerSecret = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=rf"^([0-9a-fA-F]{{64,}}|{RETIRED})$",
+        description=f"64 or more hexadecimal digits, or {RETIRED}",
+    ),
 ]
 
 
@@ -22,8 +30,10 @@ class Config(TlsSettings, frozen=True, kw_only=True):
     """Where Postgres is: postgresql://user:password@host:port/database."""
     pepper: Secret
     """Secret of the stored key digests: 32 bytes or more, in hexadecimal. Not in the database."""
-    previous_peppers: list[Secret] = msgspec.field(default_factory=list)
-    """Those before it, in the order in which they were used: keys made with them stay valid."""
+    previous_peppers: list[FormerSecret] = msgspec.field(default_factory=list)
+    """Those before it, in the order in which they were used: keys made with them stay valid.
+
+    The word `retired` keeps the place of one that no key needs any more."""
     listen: Address = "127.0.0.1:7001"
     """host:port of the gRPC server; port 0 takes a free one."""
     admin_listen: Address = "127.0.0.1:9101"
@@ -63,7 +73,8 @@ class Config(TlsSettings, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(set(self.peppers)) < len(self.peppers):
+        known = [pepper for pepper in self.peppers if pepper != RETIRED]
+        if len(set(known)) < len(known):
             raise ValueError("pepper is one of previous_peppers, or one of these is there twice")
         if bool(self.enrol_listen) != bool(self.enrol_ca_key):
             raise ValueError("enrol_listen and enrol_ca_key need each other: set both or none")

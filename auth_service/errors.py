@@ -37,3 +37,13 @@ class PepperError(AuthServiceError):
             "the stored keys were made with another pepper: set FASTRUN_AUTH_PEPPER to what it was "
             "(fastrun up has it in the file pepper of its data folder)"
         )
+
+
+class RetiredPepperError(AuthServiceError):
+    """A pepper is called retired, and keys that have not ended were made with it."""
+
+    def __init__(self, keys: int) -> None:
+        super().__init__(
+            "a pepper that FASTRUN_AUTH_PREVIOUS_PEPPERS calls retired is needed by keys that have "
+            f"not ended ({keys}): put it back, and see fastrun key list --pepper NUMBER"
+        )

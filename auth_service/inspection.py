@@ -17,6 +17,10 @@ class Seen:
     """It takes no writes, as one that only follows another."""
     pepper_fits: bool | None
     """Whether the stored keys were made with our peppers; None: that is not known, or none is."""
+    former_keys: int
+    """How many keys that have not ended were made with former ones; 0: none, or not known."""
+    retired_keys: int
+    """How many of them with those that are called retired."""
 
 
 async def look(url: str, peppers: Peppers | None) -> Seen:
@@ -33,8 +37,14 @@ async def look(url: str, peppers: Peppers | None) -> Seen:
         found = await connection.fetchrow(database.sql["inspect"])
         assert found is not None
         stored = await pepper_record.recorded(database, connection)
-        fits = pepper_record.fit(peppers.fingerprints(), stored) if peppers and stored else None
-        return Seen(found["now"], found["read_only"], fits)
+        if peppers is None or not stored:
+            return Seen(found["now"], found["read_only"], None, 0, 0)
+        former, retired = [
+            await pepper_record.keys_of(database, connection, numbers)
+            for numbers in (peppers.former, peppers.retired)
+        ]
+        fits = pepper_record.fit(peppers, stored)
+        return Seen(found["now"], found["read_only"], fits, former, retired)
 
     try:
         return await database.within(work)

@@ -291,6 +291,7 @@ def _key(row: asyncpg.Record) -> Key:
         state=KeyState.REVOKED if row["revoked"] else KeyState.ACTIVE,
         created_at=row["created_at"],
         expires_at=row["expires_at"],
+        pepper=row["pepper_id"],
         models=tuple(row["models"]),
         limits=limits.of_json(row["limits"]),
         last_used_at=row["last_used_at"],

@@ -9,6 +9,8 @@ from auth_service.errors import InvalidFieldError
 
 SHA256_LENGTH = 32
 PEPPER_LENGTH = 32
+# Stands in the settings for a pepper that no key needs any more.
+RETIRED = "retired"
 # Not as long as a SHA-256, so that it is no key's digest.
 _FINGERPRINTED = b"fingerprint"
 
@@ -44,8 +46,12 @@ class Pepper:
 class Peppers:
     """The pepper of new keys, and those that older keys were kept with."""
 
-    def __init__(self, current: Pepper, previous: Iterable[Pepper] = ()) -> None:
+    def __init__(
+        self, current: Pepper, previous: Iterable[Pepper] = (), *, retired: Iterable[int] = ()
+    ) -> None:
         self.current = current
+        self.retired = frozenset(retired)
+        """Numbers of those that are not known any more, since no key needs them."""
         self._all = (current, *previous)
         if len({pepper.id for pepper in self._all}) < len(self._all):
             raise ValueError("two peppers have the same id")
@@ -55,15 +61,24 @@ class Peppers:
         """Number peppers from 1, as they were used one after the other.
 
         Args:
-            secrets: in hexadecimal, one at least; the last is that of new keys.
+            secrets: in hexadecimal or RETIRED, one at least; the last is that of new keys.
 
         Raises:
             ValueError: one is too short, or not in hexadecimal.
         """
+        numbered = dict(enumerate(secrets, start=1))
+        retired = [number for number, secret in numbered.items() if secret == RETIRED]
         *previous, current = (
-            Pepper(number, bytes.fromhex(secret)) for number, secret in enumerate(secrets, start=1)
+            Pepper(number, bytes.fromhex(secret))
+            for number, secret in numbered.items()
+            if secret != RETIRED
         )
-        return cls(current, previous)
+        return cls(current, previous, retired=retired)
+
+    @property
+    def former(self) -> frozenset[int]:
+        """Numbers of all but that of new keys."""
+        return frozenset(self.fingerprints()) - {self.current.id} | self.retired
 
     def fingerprints(self) -> dict[int, bytes]:
         """What tells each of them from others, by its number."""

@@ -52,6 +52,7 @@ def key_message(key: Key) -> admin_pb2.Key:
         models=key.models,
         limits=limits_message(key.limits),
         last_used_at=key.last_used_at,
+        pepper=key.pepper,
     )
 
 

@@ -84,6 +84,7 @@ select
     extract(epoch from created_at)::float8 as created_at,
     extract(epoch from expires_at)::float8 as expires_at,
     extract(epoch from last_used_at)::float8 as last_used_at,
+    pepper_id,
     models,
     limits,
     replaced_by,
@@ -106,6 +107,7 @@ select
     extract(epoch from created_at)::float8 as created_at,
     extract(epoch from expires_at)::float8 as expires_at,
     extract(epoch from last_used_at)::float8 as last_used_at,
+    pepper_id,
     models,
     limits,
     replaced_by,
@@ -171,6 +173,7 @@ select
     extract(epoch from created_at)::float8 as created_at,
     extract(epoch from expires_at)::float8 as expires_at,
     extract(epoch from last_used_at)::float8 as last_used_at,
+    pepper_id,
     models,
     limits
 from keys
@@ -187,6 +190,7 @@ select
     extract(epoch from created_at)::float8 as created_at,
     extract(epoch from expires_at)::float8 as expires_at,
     extract(epoch from last_used_at)::float8 as last_used_at,
+    pepper_id,
     models,
     limits
 from keys
@@ -539,6 +543,11 @@ where worker_id = $1;
 
 -- name: list_peppers: The fingerprints of the peppers that keys are stored with.
 select id, fingerprint from peppers;
+
+-- name: count_keys_of_peppers: How many keys that have not ended are stored with any of these.
+select count(*)
+from keys
+where pepper_id = any($1::smallint[]) and revoked_at is null and coalesce(expires_at > now(), true);
 
 -- name: record_pepper: That of the first key is that of all.
 insert into peppers (id, fingerprint)

@@ -178,6 +178,15 @@ def limits_(
 @app.command("list", epilog="Example: fastrun key list alice")
 def list_(
     account: Annotated[str, typer.Argument(help="Only this account's: its name or id.")] = "",
+    pepper: Annotated[
+        int | None,
+        typer.Option(
+            metavar="NUMBER",
+            min=1,
+            help="Only those that have not ended and need this pepper: 1 is the first in "
+            "FASTRUN_AUTH_PREVIOUS_PEPPERS.",
+        ),
+    ] = None,
     auth: Auth = None,
     data: Data = None,
     context: ContextName = None,
@@ -190,11 +199,12 @@ def list_(
             admin_pb2.ListKeysRequest(account=account), timeout=TIMEOUT_S
         ),
     )
+    keys = [key for key in answer.keys if pepper is None or _needs(key, pepper)]
     if as_json:
-        print_json([_fields(key) for key in answer.keys])
+        print_json([_fields(key) for key in keys])
     else:
         titles = ("id", "prefix", "state", "account", "created", "expires", "last used")
-        print_columns((*titles, "name", "models", "limits"), [_row(key) for key in answer.keys])
+        print_columns((*titles, "name", "models", "limits"), [_row(key) for key in keys])
 
 
 def _check_id(key: str) -> None:
@@ -238,7 +248,12 @@ def _fields(key: admin_pb2.Key) -> dict[str, Any]:
         "last_used_at": moment(key.last_used_at) if key.HasField("last_used_at") else None,
         "models": list(key.models),
         "limits": limits.fields(key.limits),
+        "pepper": key.pepper,
     }
+
+
+def _needs(key: admin_pb2.Key, pepper: int) -> bool:
+    return key.pepper == pepper and _state(key) == "active"
 
 
 def _state(key: admin_pb2.Key) -> str:

@@ -6,7 +6,13 @@ from collections.abc import Iterator, Sequence
 from urllib.parse import urlsplit
 
 from auth_service import inspection
-from auth_service.errors import PepperError, SchemaError, StoreUnavailableError
+from auth_service.errors import (
+    PepperError,
+    RetiredPepperError,
+    SchemaError,
+    StoreUnavailableError,
+)
+from auth_service.inspection import Seen
 from auth_service.keys import Peppers
 from fastrun.cli.doctor import clock
 from fastrun.cli.doctor.finding import Finding, ok, skipped, wrong
@@ -42,17 +48,21 @@ def check(url: str, peppers: Sequence[str], cure: str) -> Iterator[Finding]:
         )
     else:
         yield ok("postgres", f"{_where(url)} answers and has the schema of this version")
-    yield _pepper(seen.pepper_fits, given=bool(peppers))
+    yield _pepper(seen, given=bool(peppers))
     yield clock.compare("Postgres", seen.now, before_s=before_s, after_s=time.time())
 
 
-def _pepper(fits: bool | None, *, given: bool) -> Finding:
-    if fits is None:
+def _pepper(seen: Seen, *, given: bool) -> Finding:
+    if seen.pepper_fits is None:
         says = "no key is stored yet" if given else "only the auth service knows it"
         return skipped("pepper", says)
-    return (
-        ok("pepper", "is that of the stored keys") if fits else wrong("pepper", str(PepperError()))
-    )
+    if not seen.pepper_fits:
+        return wrong("pepper", str(PepperError()))
+    if seen.retired_keys:
+        return wrong("pepper", str(RetiredPepperError(seen.retired_keys)))
+    if seen.former_keys:
+        return ok("pepper", f"fits; {seen.former_keys} keys that work are of former ones")
+    return ok("pepper", "is that of all keys that work")
 
 
 def _where(url: str) -> str:

@@ -138,6 +138,12 @@ async def test_wrong_pepper(doctor, auth_settings, stores):
     assert await asyncio.to_thread(doctor, **{**other, "FASTRUN_AUTH_PEPPER": PEPPER}) == (0, {})
     rotated = {**other, "FASTRUN_AUTH_PREVIOUS_PEPPERS": PEPPER}
     assert await asyncio.to_thread(doctor, **rotated) == (0, {})
+    retired = {**other, "FASTRUN_AUTH_PREVIOUS_PEPPERS": "retired"}
+    status, wrong = await asyncio.to_thread(doctor, **retired)
+    assert status == 1
+    assert "is needed by keys that have not ended (1)" in wrong["pepper"]
+    await stores.ask("update keys set revoked_at = now()")
+    assert await asyncio.to_thread(doctor, **retired) == (0, {})
 
 
 async def test_running_service(doctor, auth_settings, stores):

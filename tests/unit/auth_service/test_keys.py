@@ -38,6 +38,15 @@ def test_peppers_of_settings():
     }
 
 
+def test_retired_pepper():
+    """One that no key needs any more keeps its number, and makes no digests."""
+    peppers = Peppers.of(["retired", "6e" * 32])
+    assert peppers.current == NEW
+    assert peppers.digests(SHA256) == [NEW.digest(SHA256)]
+    assert (peppers.former, peppers.retired) == ({1}, {1})
+    assert Peppers.of(["6f" * 32, "6e" * 32]).former == {1}
+
+
 def test_fingerprint():
     """A pepper's fingerprint tells it from others, and is no digest of a key."""
     assert NEW.fingerprint() == NEW.fingerprint()

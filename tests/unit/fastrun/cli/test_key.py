@@ -1,3 +1,4 @@
+import json
 import time
 from random import Random
 
@@ -83,3 +84,20 @@ def test_use(listed):
         "per",
         "minute",
     ]
+
+
+def test_pepper(monkeypatch):
+    """What still needs a pepper has not ended, and was made with it."""
+    active, revoked = KeyState.KEY_STATE_ACTIVE, KeyState.KEY_STATE_REVOKED
+    keys = [
+        admin_pb2.Key(key_id="old", state=active, pepper=1),
+        admin_pb2.Key(key_id="revoked", state=revoked, pepper=1),
+        admin_pb2.Key(key_id="expired", state=active, pepper=1, expires_at=time.time() - 1),
+        admin_pb2.Key(key_id="new", state=active, pepper=2),
+    ]
+    monkeypatch.setattr(key, "ask", lambda *_: admin_pb2.ListKeysResponse(keys=keys))
+    arguments = ["key", "list", "--auth", "127.0.0.1:1", "--pepper", "1", "--json"]
+
+    (shown,) = json.loads(CliRunner().invoke(make_app("key"), arguments).stdout)
+
+    assert (shown["id"], shown["pepper"]) == ("old", 1)
