@@ -117,6 +117,7 @@ def _cpu(config: Config) -> tuple["CpuEngine", Model]:
     try:
         prepared = preparation.prepare(
             source := model_source.model_source(config.model or None, store_of(config.models)),
+            precision="fast" if config.precision == "fast" else "exact",
             cache=Path(config.cache) if config.cache else None,
             progress=Phases(),
         )
@@ -127,7 +128,6 @@ def _cpu(config: Config) -> tuple["CpuEngine", Model]:
             engine = loading.load_cpu_engine(
                 prepared,
                 slots=config.slots,
-                precision="fast" if config.precision == "fast" else "exact",
                 kv_cache_bytes=config.kv_cache_mib << 20,
                 threads=config.threads or None,
                 tokenizer=reading,

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -10,12 +11,14 @@ from engine_outputs import outputs_of
 from gpu_worker.dialect.tokenizer import JsonTokenizer
 from gpu_worker.engine.cpu.engine import CpuEngine
 from gpu_worker.engine.cpu.loading import load_cpu_engine
-from gpu_worker.engine.cpu.network import PagedNetwork
-from gpu_worker.engine.cpu.preparation import PreparedModel
+from gpu_worker.engine.cpu.model_source import ModelSource
+from gpu_worker.engine.cpu.network import load_network
+from gpu_worker.engine.cpu.preparation import PreparedModel, prepare
 from gpu_worker.engine.cpu.sampler import RowSampler
 from gpu_worker.engine.errors import ModelError
 from gpu_worker.engine.protocol import EngineDeadError, EngineError, SamplingParams
 
+TINY = Path(__file__).parents[1] / "models/tiny/tiny.gguf"
 # Deterministic facts of the tiny model: tests/models/tiny/README.md.
 GREETING = "Hello! How can I help you today?"
 QUESTIONS = [
@@ -33,13 +36,20 @@ def tokenizer(tiny: PreparedModel) -> JsonTokenizer:
     return JsonTokenizer.from_file(tiny.tokenizer)
 
 
+@pytest.fixture(scope="module")
+def fast(tmp_path_factory: pytest.TempPathFactory) -> PreparedModel:
+    """The tiny model, for the other precision."""
+    source = ModelSource("tiny", TINY)
+    return prepare(source, precision="fast", cache=tmp_path_factory.mktemp("fast"))
+
+
 @pytest.fixture
 async def load(tiny: PreparedModel) -> AsyncIterator[Callable[..., CpuEngine]]:
     """Load the tiny model with some settings; closed at the end."""
     engines = []
 
-    def load(**settings) -> CpuEngine:
-        engines.append(load_cpu_engine(tiny, **settings))
+    def load(model: PreparedModel = tiny, **settings) -> CpuEngine:
+        engines.append(load_cpu_engine(model, **settings))
         return engines[-1]
 
     async with asyncio.timeout(60):
@@ -140,15 +150,15 @@ async def test_own_completion_is_cached(load, prompt):
     assert cached == (len(ids) + 63) // 32 * 32 > len(ids)
 
 
-async def test_fast_precision_runs(load, prompt, tokenizer):
+async def test_fast_precision_runs(load, fast, prompt, tokenizer):
     """With --precision fast the model still speaks its language."""
-    tokens, _ = await run(load(precision="fast"), prompt("Hello"))
+    tokens, _ = await run(load(fast), prompt("Hello"))
     assert b"".join(map(tokenizer.token_bytes, tokens)).decode().startswith("Hello")
 
 
-async def test_fast_answers_do_not_depend_on_company(load, prompt):
+async def test_fast_answers_do_not_depend_on_company(load, fast, prompt):
     """With --precision fast, too, an answer is the same alone and batched."""
-    engine = load(precision="fast")
+    engine = load(fast)
     # So hot that the slightest difference shows.
     asked = {"temperature": 2.0, "seed": 3, "max_tokens": 60, "stop_token_ids": ()}
     prompts = [prompt(text) for text in QUESTIONS]
@@ -174,7 +184,7 @@ def test_graph_that_is_no_language_model(tiny: PreparedModel, tmp_path):
 
 def test_paged_attention_can_be_built(tiny: PreparedModel):
     """OpenVINO's private pass gives the inputs, outputs and cache that the engine relies on."""
-    network = PagedNetwork(tiny.ir)
+    network = load_network(tiny.ir)
     assert (network.block_size, network.vocabulary) == (32, 1024)
     # 5 layers of keys and values for 2 heads of 32 in float32.
     assert network.block_bytes == 5 * 2 * 2 * 32 * 32 * 4

@@ -10,6 +10,7 @@ import pytest
 import schemas
 from grammar_texts import GrammarTexts
 
+from gpu_worker.engine.cpu.model_source import DEFAULT_SHA256
 from gpu_worker.engine.grammar import Json
 
 # 100 is what a release is judged by, and takes six minutes on two cores: too long for every change.
@@ -58,6 +59,13 @@ def default_stack(shared_machine):
     up = shared_machine.up("--ephemeral", "--json", "--slots", str(AT_ONCE))
     with up.running():
         yield up
+
+
+@pytest.mark.usefixtures("default_stack")
+def test_it_is_lowered(shared_machine):
+    """It was lowered when it was converted: only so does a worker start as fast as it may."""
+    folder = shared_machine.cache / "fastrun" / "models"
+    assert list(folder.glob(f"{DEFAULT_SHA256[:32]}-exact-*/heads.json"))
 
 
 @pytest.fixture

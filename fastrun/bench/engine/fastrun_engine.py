@@ -58,11 +58,8 @@ class FastrunEngine:
 
 def load(name: str, *, model: str, threads: int) -> FastrunEngine:
     """Load a model, converted before if it was."""
-    prepared = prepare(ModelSource("bench", Path(model)))
-    engine = load_cpu_engine(
-        prepared,
-        precision="fast" if name.endswith("fast") else "exact",
-        threads=threads,
-        slots=64,
+    prepared = prepare(
+        ModelSource("bench", Path(model)), precision="fast" if name.endswith("fast") else "exact"
     )
+    engine = load_cpu_engine(prepared, threads=threads, slots=64)
     return FastrunEngine(engine, prepared)

@@ -5,7 +5,7 @@ from importlib import import_module
 from typing import Any
 
 from fastrun.bench.engine.workload import TEMPERATURE, TOP_P, Workload, question
-from gpu_worker.engine.cpu.network import EXACT
+from gpu_worker.engine.cpu.precision import EXACT
 
 CACHE_GB = 1
 MOST_STREAMS = 64

@@ -1,8 +1,8 @@
 """Turns a GGUF file into OpenVINO's format, in a process of its own.
 
 The converter takes several times the model's size in memory and can die on a damaged file; neither
-should be the worker's. Run as ``python -m gpu_worker.engine.cpu.conversion FILE``: the result is
-written beside the file.
+should be the worker's. Run as ``python -m gpu_worker.engine.cpu.conversion FILE PRECISION``: the
+result is written beside the file.
 """
 
 import os
@@ -13,18 +13,21 @@ import tempfile
 import threading
 from pathlib import Path
 
+from gpu_worker.engine.cpu.precision import Precision
 from gpu_worker.engine.cpu.runtime import import_openvino
 from gpu_worker.engine.errors import ModelError
 
 RESULT = "openvino_model.xml"
+HEADS = "heads.json"
+"""Beside a lowered model: what its attention nodes know of their heads, by their names."""
 TIMEOUT_S = 3600.0
 # No device has this name. The converter saves the model before it compiles it for a device, and the
 # compilation, which nobody needs here, is the larger part of its time.
 NO_DEVICE = "NONE"
 
 
-def convert(gguf: Path, folder: Path) -> None:
-    """Write openvino_model.xml and .bin into folder.
+def convert(gguf: Path, folder: Path, precision: Precision) -> None:
+    """Write openvino_model.xml and .bin into folder, lowered if that can be.
 
     Raises:
         ModelError: the converter refused the file.
@@ -38,7 +41,8 @@ def convert(gguf: Path, folder: Path) -> None:
     with tempfile.TemporaryFile() as errors:
         # As safe as the worker itself from modules in the working directory.
         safe = ["-P"] if sys.flags.safe_path else []
-        command = [sys.executable, *safe, "-m", "gpu_worker.engine.cpu.conversion", str(link)]
+        module = "gpu_worker.engine.cpu.conversion"
+        command = [sys.executable, *safe, "-m", module, str(link), precision]
         with subprocess.Popen(  # noqa: S603 - our own module
             command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors
         ) as process:
@@ -51,13 +55,13 @@ def convert(gguf: Path, folder: Path) -> None:
         lines = errors.read().decode(errors="replace").strip().splitlines()
     if process.returncode != 0 or not (folder / RESULT).is_file():
         raise ModelError(f"{gguf} cannot be converted: {lines[-1] if lines else 'no reason given'}")
-    keep = {RESULT, Path(RESULT).with_suffix(".bin").name}
+    keep = {RESULT, Path(RESULT).with_suffix(".bin").name, HEADS}
     for path in folder.iterdir():
         if path.name not in keep:
             path.unlink()
 
 
-def main(gguf: Path) -> None:
+def main(gguf: Path, precision: str) -> None:
     """Convert in this process."""
     threading.Thread(target=_die_with_parent, daemon=True).start()
     openvino = import_openvino()
@@ -66,6 +70,7 @@ def main(gguf: Path) -> None:
     from openvino._offline_transformations import apply_moc_transformations  # noqa: PLC0415
 
     from gpu_worker.engine.cpu.joined_products import join_products  # noqa: PLC0415
+    from gpu_worker.engine.cpu.lowering import lower  # noqa: PLC0415
     from gpu_worker.engine.cpu.zero_points import restore_zero_points  # noqa: PLC0415
 
     try:
@@ -84,6 +89,8 @@ def main(gguf: Path) -> None:
     openvino.save_model(graph, written, compress_to_fp16=False)
     written.with_suffix(".bin").replace(model.with_suffix(".bin"))
     written.replace(model)
+    if precision == "exact":
+        lower(model)
 
 
 def _die_with_parent() -> None:
@@ -93,7 +100,7 @@ def _die_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2])
     # The interpreter would wait for threads of native libraries.
     sys.stderr.flush()
     os._exit(0)

@@ -5,7 +5,7 @@ from concurrent.futures import Future
 from gpu_worker.dialect.tokenizer import JsonTokenizer
 from gpu_worker.engine.cpu.engine import TOKENS_PER_STEP, CpuEngine
 from gpu_worker.engine.cpu.grammar_compiler import GrammarCompiler
-from gpu_worker.engine.cpu.network import PagedNetwork, Precision
+from gpu_worker.engine.cpu.network import load_network
 from gpu_worker.engine.cpu.preparation import PreparedModel
 from gpu_worker.engine.errors import ModelError
 
@@ -17,7 +17,6 @@ def load_cpu_engine(
     model: PreparedModel,
     *,
     slots: int = SLOTS,
-    precision: Precision = "exact",
     kv_cache_bytes: int = KV_CACHE_BYTES,
     threads: int | None = None,
     tokens_per_step: int = TOKENS_PER_STEP,
@@ -28,8 +27,6 @@ def load_cpu_engine(
     Args:
         model: from ``prepare``.
         slots: how many generations run at once.
-        precision: ``exact`` gives answers that do not depend on what else runs; ``fast``
-            multiplies by weights in 8-bit integers where the CPU can, and halves the cache.
         kv_cache_bytes: upper bound of the KV cache, whose memory is taken as it is first used. It
             is not made larger than all slots can fill; if it is smaller than one context, the
             engine's context_length shrinks to it.
@@ -41,7 +38,7 @@ def load_cpu_engine(
         ModelError: it is not a model that paged attention can be built into.
     """
     try:
-        network = PagedNetwork(model.ir, precision=precision, threads=threads)
+        network = load_network(model.ir, precision=model.precision, threads=threads)
     except Exception as error:  # OpenVINO raises several kinds
         reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
         raise ModelError(f"model {model.name!r} cannot be loaded: {reason[0]}") from error

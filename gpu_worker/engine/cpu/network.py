@@ -3,30 +3,15 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from gpu_worker.engine.cpu.batch import Row
+from gpu_worker.engine.cpu.graph import compile_graph, read_graph
+from gpu_worker.engine.cpu.precision import Precision
 from gpu_worker.engine.cpu.runtime import import_openvino
-from gpu_worker.engine.cpu.zero_points import use_whole_zero_points
-
-Precision = Literal["exact", "fast"]
-
-# Only so are answers the same alone, batched, cached and resumed.
-EXACT = {
-    "INFERENCE_PRECISION_HINT": "f32",
-    "KV_CACHE_PRECISION": "f32",
-    "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
-}
-# Products with weights are where the time goes. bf16 for the rest, and 8 bits for the cache, gain
-# nothing, and let a row depend on its company.
-FAST = {
-    "INFERENCE_PRECISION_HINT": "f32",
-    "KV_CACHE_PRECISION": "f16",
-    "DYNAMIC_QUANTIZATION_GROUP_SIZE": "32",
-}
 
 
 class Network(Protocol):
@@ -57,34 +42,10 @@ class PagedNetwork:
     The cache is allocated whole, but memory is taken only as blocks are first written.
     """
 
-    def __init__(
-        self, model: Path, *, precision: Precision = "exact", threads: int | None = None
-    ) -> None:
-        """Compile the model; takes seconds.
-
-        Args:
-            model: openvino_model.xml, its weights beside it.
-            precision: ``exact`` computes in float32, ``fast`` multiplies by weights in 8 bits.
-            threads: how many the network may use; None for one per core that this process has.
-        """
+    def __init__(self, compiled: Any) -> None:
+        """Take a compiled graph over: see graph.py."""
         self._openvino = import_openvino()
-        core = self._openvino.Core()
-        graph = core.read_model(model)
-        if precision == "fast":
-            use_whole_zero_points(graph)
-        add_paged_attention(graph)
-        self._compiled = core.compile_model(
-            graph,
-            "CPU",
-            {
-                "PERFORMANCE_HINT": "LATENCY",
-                "NUM_STREAMS": "1",
-                "INFERENCE_NUM_THREADS": str(threads or available_cores()),
-                # Pinned threads of two processes would fight for the same cores.
-                "ENABLE_CPU_PINNING": "NO",
-                **(EXACT if precision == "exact" else FAST),
-            },
-        )
+        self._compiled = compiled
         self._request = self._compiled.create_infer_request()
         self._caches = [port for port in self._compiled.inputs if "_cache." in port.any_name]
         value_cache = self._compiled.input("value_cache.0").partial_shape
@@ -133,6 +94,21 @@ class PagedNetwork:
         self._caches = []
 
 
+def load_network(
+    model: Path, *, precision: Precision = "exact", threads: int | None = None
+) -> PagedNetwork:
+    """Read and compile a model; takes a second.
+
+    Args:
+        model: openvino_model.xml, its weights beside it.
+        precision: ``exact`` computes in float32, ``fast`` multiplies by weights in 8 bits.
+        threads: how many the network may use; None for one per core that this process has.
+    """
+    core = import_openvino().Core()
+    graph = read_graph(core, model, precision)
+    return PagedNetwork(compile_graph(core, graph, precision, threads=threads or available_cores()))
+
+
 def step_inputs(rows: Sequence[Row]) -> dict[str, npt.NDArray[Any]]:
     """Lay out rows as the paged-attention operator wants them, end to end."""
     counts = np.fromiter((row.size for row in rows), np.int32, len(rows))
@@ -161,32 +137,6 @@ def step_inputs(rows: Sequence[Row]) -> dict[str, npt.NDArray[Any]]:
 def offsets(ends: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
     """Put a 0 in front of running totals."""
     return np.concatenate([np.zeros(1, np.int32), ends])
-
-
-def add_paged_attention(graph: Any) -> None:
-    """Rewrite a stateful graph in place: paged KV cache, and logits of chosen tokens only.
-
-    The rewriting pass is not a public interface of OpenVINO: its version is pinned and a test
-    compiles a model with it.
-    """
-    # Both after import_openvino: see there.
-    from openvino import opset13 as operators  # noqa: PLC0415
-    from openvino._offline_transformations import (  # noqa: PLC0415
-        paged_attention_transformation,
-    )
-
-    paged_attention_transformation(graph)
-    head = graph.get_results()[0].input(0).get_source_output().get_node()
-    while head.get_type_name() != "MatMul":
-        head = head.input(0).get_source_output().get_node()
-    hidden = head.input(0)
-    sampled = operators.parameter([-1], np.int64, name="sampled")
-    sampled.output(0).set_names({"sampled"})
-    axis = operators.constant(0, np.int64)
-    gathered = operators.gather(hidden.get_source_output(), sampled, axis)
-    hidden.replace_source_output(gathered.output(0))
-    graph.add_parameters([sampled])
-    graph.validate_nodes_and_infer_types()
 
 
 def available_cores(cgroup: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:

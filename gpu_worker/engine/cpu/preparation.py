@@ -12,11 +12,13 @@ from gpu_worker.engine.cpu import conversion
 from gpu_worker.engine.cpu.gguf import read_gguf
 from gpu_worker.engine.cpu.model_cache import ModelCache, Progress, file_sha256, user_cache
 from gpu_worker.engine.cpu.model_source import ModelSource
+from gpu_worker.engine.cpu.precision import Precision
+from gpu_worker.engine.cpu.processor import processor
 from gpu_worker.engine.errors import ModelError
 from gpu_worker.engine.model_facts import TOKENIZER, ModelFacts, folder_facts, gguf_facts
 
 # Raised whenever the same file would be converted to something else.
-CONVERTER = "3"
+CONVERTER = "4"
 FACTS = "facts.json"
 
 
@@ -24,6 +26,7 @@ class PreparedModel(ModelFacts, frozen=True, kw_only=True):
     """A model ready to be loaded."""
 
     name: str
+    precision: Precision
     ir: Path  # openvino_model.xml, its weights beside it
     tokenizer: Path  # tokenizer.json
 
@@ -31,6 +34,7 @@ class PreparedModel(ModelFacts, frozen=True, kw_only=True):
 def prepare(
     source: ModelSource,
     *,
+    precision: Precision = "exact",
     cache: Path | None = None,
     progress: Progress = lambda _phase, _fraction: None,
 ) -> PreparedModel:
@@ -38,6 +42,8 @@ def prepare(
 
     Args:
         source: a GGUF file or an OpenVINO folder; a folder is used where it is.
+        precision: ``exact`` gives answers that do not depend on what else runs; ``fast``
+            multiplies by weights in 8-bit integers where the CPU can, and halves the cache.
         cache: where converted models lie; by default in the user's cache folder.
         progress: told what is being done.
 
@@ -46,15 +52,17 @@ def prepare(
     """
     try:
         if source.path.is_dir():
-            return _prepared(source.name, source.path, folder_facts(source.path))
-        return _prepare_gguf(source, ModelCache(cache or user_cache()), progress)
+            return _prepared(source.name, precision, source.path, folder_facts(source.path))
+        return _prepare_gguf(source, precision, ModelCache(cache or user_cache()), progress)
     except (ModelError, TokenizerError) as error:
         raise ModelError(f"model {source.name!r} cannot be used: {error}") from error
 
 
-def _prepare_gguf(source: ModelSource, cache: ModelCache, progress: Progress) -> PreparedModel:
+def _prepare_gguf(
+    source: ModelSource, precision: Precision, cache: ModelCache, progress: Progress
+) -> PreparedModel:
     def build(folder: Path) -> None:
-        _convert(source.path, folder, progress)
+        _convert(source.path, folder, precision, progress)
 
     phase = "checking the model's weights"
     try:
@@ -63,14 +71,15 @@ def _prepare_gguf(source: ModelSource, cache: ModelCache, progress: Progress) ->
         raise ModelError(f"{source.path} cannot be read ({error.strerror})") from error
     if source.sha256 not in (None, digest):
         raise ModelError(f"{source.path} is damaged: install it again with fastrun model pull")
-    folder = cache.entry(digest[:32], converter_version(), build, progress)
+    # Each precision has a form of its own, and a lowered one is for one kind of processor.
+    folder = cache.entry(f"{digest[:32]}-{precision}", converter_version(), build, progress)
     facts = msgspec.json.decode((folder / FACTS).read_bytes(), type=ModelFacts)
     if facts.temperature is None and facts.top_p is None:
         facts = msgspec.structs.replace(facts, temperature=source.temperature, top_p=source.top_p)
-    return _prepared(source.name, folder, facts)
+    return _prepared(source.name, precision, folder, facts)
 
 
-def _convert(gguf: Path, folder: Path, progress: Progress) -> None:
+def _convert(gguf: Path, folder: Path, precision: Precision, progress: Progress) -> None:
     """Write a cache entry."""
     progress("reading the model's vocabulary", None)
     metadata = read_gguf(gguf).metadata
@@ -84,14 +93,15 @@ def _convert(gguf: Path, folder: Path, progress: Progress) -> None:
             f"{needed >> 20}: make room, or set XDG_CACHE_HOME to another folder"
         )
     progress("converting the model", None)
-    conversion.convert(gguf, folder)
+    conversion.convert(gguf, folder, precision)
     (folder / TOKENIZER).write_text(text, encoding="utf-8")
     (folder / FACTS).write_bytes(msgspec.json.encode(facts))
 
 
-def _prepared(name: str, folder: Path, facts: ModelFacts) -> PreparedModel:
+def _prepared(name: str, precision: Precision, folder: Path, facts: ModelFacts) -> PreparedModel:
     return PreparedModel(
         name=name,
+        precision=precision,
         ir=folder / conversion.RESULT,
         tokenizer=folder / TOKENIZER,
         **msgspec.structs.asdict(facts),
@@ -101,6 +111,6 @@ def _prepared(name: str, folder: Path, facts: ModelFacts) -> PreparedModel:
 def converter_version() -> str:
     """Name what a conversion's result depends on beside the file."""
     try:
-        return f"{CONVERTER}-{version('openvino-genai')}"
+        return f"{CONVERTER}-{version('openvino-genai')}-{processor()}"
     except PackageNotFoundError as error:
         raise ModelError("the CPU engine is missing: pip install 'fastrun[cpu]'") from error
