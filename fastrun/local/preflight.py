@@ -37,7 +37,7 @@ def check_packages() -> None:
     if missing := [name for name in needed(requires("fastrun") or ()) if not _is_there(name)]:
         raise LocalError(
             f"fastrun up needs packages that are missing here ({', '.join(missing)}): "
-            "run pip install 'fastrun[local]'"
+            "run pip install '.[local]' in fastrun's folder"
         )
 
 

@@ -144,7 +144,7 @@ def tracer(endpoint: str, service: str, *, disabled: bool = False, share: float 
         from fastrun.service import otlp  # noqa: PLC0415 - an extra, and a third of a second
     except ImportError:
         raise StartError(
-            "tracing needs the extra otel: run pip install 'fastrun[otel]', "
+            "tracing needs the extra otel: run pip install '.[otel]' in fastrun's folder, "
             "or leave OTEL_EXPORTER_OTLP_ENDPOINT unset"
         ) from None
     return otlp.OtlpTracer(endpoint, service, share=share)

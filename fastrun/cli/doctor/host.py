@@ -120,7 +120,8 @@ def database(url: str, peppers: Sequence[str], cure: str) -> Iterator[Finding]:
 
 
 def _missing(error: ModuleNotFoundError) -> Finding:
-    return wrong("packages", f"{error.name} is missing: run pip install 'fastrun[local]'")
+    cure = "run pip install '.[local]' in fastrun's folder"
+    return wrong("packages", f"{error.name} is missing: {cure}")
 
 
 def _ports(it: Described) -> Iterator[Finding]:

@@ -348,6 +348,23 @@ async def test_what_is_no_token_is_not_sent(head, tmp_path):
     assert "'a b' is no name" in named.stderr
 
 
+async def test_without_what_a_worker_needs(head, tmp_path):
+    """A machine that lacks a package says which, and its token is good still."""
+    lacks, folder, token = tmp_path / "lacks", tmp_path / "worker", await head.token()
+    lacks.mkdir()
+    (lacks / "jinja2.py").write_text('raise ModuleNotFoundError(name="jinja2")\n')
+    wants = ("join", head.address, "--token", token, "--data", str(folder))
+
+    done = await head.run(*wants, PYTHONPATH=str(lacks))
+    joined = await head.join(token, folder)
+    ran = await head.run("run", "--data", str(folder), PYTHONPATH=str(lacks))
+
+    missing = "fastrun: jinja2 is missing: run pip install '.[local]' in fastrun's folder\n"
+    assert (done.status, done.stderr) == (1, missing)
+    assert joined.status == 0
+    assert (ran.status, ran.stderr) == (1, missing)
+
+
 async def test_without_a_token(head, tmp_path):
     """A machine that has not joined is told where tokens come from, and runs nothing."""
     joined = await head.run("join", head.address, "--data", str(tmp_path / "worker"))
