@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fastrun.cli.contexts import Context, render
+from fastrun.cli.contexts import Context, parse, render
 from fastrun.cli.errors import CommandError
 from fastrun.cli.group import group
 from fastrun.cli.output import Json, print_columns, print_json
@@ -58,10 +58,9 @@ def certs(
         raise CommandError("a context needs both addresses: give --auth and --scheduler")
     wanted = _identities(identities) if identities else {*EVERYONE, *identities_in(folder)}
     made = provide(folder, sorted(wanted, key=str), datetime.now(UTC), days=days, renew=renew)
-    if auth is not None and scheduler is not None:
-        for each in made:
-            if each.identity.role is Role.OPERATOR:
-                _write_context(each, auth, scheduler)
+    for each in made:
+        if each.identity.role is Role.OPERATOR:
+            _write_context(each, auth, scheduler)
     if as_json:
         print_json([_fields(each) for each in made])
     else:
@@ -82,7 +81,14 @@ def _identities(texts: Iterable[str]) -> set[Identity]:
         raise CommandError(str(error)) from error
 
 
-def _write_context(made: Certificate, auth: str, scheduler: str) -> None:
+def _write_context(made: Certificate, auth: str | None, scheduler: str | None) -> None:
+    """Write an operator's context; without addresses, anew the one that is there."""
+    path = made.folder / CONTEXT_FILE
+    if auth is None or scheduler is None:
+        if not path.exists():
+            return
+        before = parse(path.read_text(), str(path))
+        auth, scheduler = before.auth, before.scheduler
     context = Context(
         auth=auth,
         scheduler=scheduler,
@@ -92,7 +98,7 @@ def _write_context(made: Certificate, auth: str, scheduler: str) -> None:
         key=(made.folder / "key.pem").read_text(),
         ca=(made.folder / "ca.pem").read_text(),
     )
-    private_file.write(made.folder / CONTEXT_FILE, render(context).encode())
+    private_file.write(path, render(context).encode())
 
 
 def _state(made: Certificate) -> str:

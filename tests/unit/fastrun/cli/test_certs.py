@@ -73,6 +73,19 @@ def test_contexts_for_operators(run, tmp_path):
     assert not (tmp_path / "certs/edge/context.toml").exists()
 
 
+def test_a_context_is_renewed_with_its_certificate(run, tmp_path):
+    """It keeps its addresses and has the new certificate, also where none are given again."""
+    run(certs.app, "certs", *ADDRESSES)
+    folder = tmp_path / "certs/operator"
+    before = parse((folder / "context.toml").read_text(), "it")
+
+    run(certs.app, "certs", "--renew")
+
+    after = parse((folder / "context.toml").read_text(), "it")
+    assert after.cert == (folder / "cert.pem").read_text() != before.cert
+    assert (after.auth, after.scheduler) == (before.auth, before.scheduler)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
