@@ -96,7 +96,7 @@ def close(
     context: ContextName = None,
     as_json: Json = False,
 ) -> None:
-    """End an account for good, and with it all its keys; what it used stays on record."""
+    """End an account and all its keys for good. What it used stays on record."""
     service = auth_service(auth, data, context)
     if not yes:
         typer.confirm(f"End {account} and all its keys for good?", abort=True, err=True)
@@ -121,7 +121,7 @@ def limits_(
     context: ContextName = None,
     as_json: Json = False,
 ) -> None:
-    """Show what an account may use at most, or change the limits that are given.
+    """Show the limits of an account, or change those that are given.
 
     They hold for all its keys together.
     """

@@ -23,7 +23,7 @@ COMMANDS = {
     "worker": "Let a GPU server join a deployment, and run its worker.",
     "operator": "Let a person operate a deployment from elsewhere.",
     "model": "List, show, pull, add and forget models.",
-    "bench": "Measure a running stack as its clients see it, or one part of it.",
+    "bench": "Measure a running stack, or one part of fastrun.",
     "migrate": "Bring the database's schema forward.",
     "probe": "Ask a service whether it is ready, for health checks.",
     "version": "Show the version.",

@@ -99,7 +99,7 @@ def dialect(
     repeat: Annotated[int, typer.Option(min=1, help="How often; the median counts.")] = 5,
     as_json: Json = False,
 ) -> None:
-    """Measure what taking an answer apart costs, in each family of models; needs no stack."""
+    """Measure what taking an answer apart costs. In each family of models; needs no stack."""
     from fastrun.bench.dialect import measure as measure_dialect  # noqa: PLC0415 - the worker's code
 
     costs = measure_dialect(repeat=repeat)
@@ -148,7 +148,7 @@ def placement(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Simulate a fleet, and compare our placement with others'; needs no stack and no GPU."""
+    """Simulate a fleet, for placements to be compared. Needs no stack and no GPU."""
     from fastrun.cli.bench_placement import Scenario, compare_all, show  # noqa: PLC0415 - the scheduler's code
 
     scenario = Scenario(
@@ -200,7 +200,7 @@ def edge(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure what an edge costs, beside other gateways; starts a stack of its own; Linux, cc."""
+    """Measure what an edge costs, beside others. Starts a stack of its own; Linux, cc."""
     from fastrun.cli import bench_edge  # noqa: PLC0415 - the local stack's code
 
     bench_edge.run(
@@ -247,7 +247,7 @@ def engine(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure the CPU engine beside others with the same model; needs no stack."""
+    """Measure the CPU engine beside others. With the same model; needs no stack."""
     from fastrun.cli import bench_engine  # noqa: PLC0415 - the engine's code
 
     bench_engine.run(
@@ -288,7 +288,7 @@ def scheduler(
     database: Annotated[bool, typer.Option(help="The leader's row is in Postgres.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Measure what a scheduler carries: a process on a core of its own; needs no stack; Linux."""
+    """Measure what a scheduler carries. A process on a core of its own; needs no stack; Linux."""
     from fastrun.bench.scheduler.measurement import Scenario  # noqa: PLC0415 - the local stack's code
     from fastrun.bench.scheduler.requests import Mix  # noqa: PLC0415 - the same
     from fastrun.cli import bench_scheduler  # noqa: PLC0415 - the same

@@ -51,7 +51,7 @@ def add(
 
 @app.command("list", epilog="Example: fastrun context list")
 def list_(as_json: Json = False) -> None:
-    """List contexts; the current one is what commands are about unless told otherwise."""
+    """List contexts. The current one is what commands are about unless told otherwise."""
     contexts = _contexts()
     current = os.environ.get("FASTRUN_CONTEXT") or contexts.current()
     rows = [_fields(contexts, name) for name in (LOCAL, *contexts.names())]
@@ -72,7 +72,7 @@ def list_(as_json: Json = False) -> None:
 def use(
     name: Annotated[str, typer.Argument(help=f"Its name, or {LOCAL}.")], as_json: Json = False
 ) -> None:
-    """Choose what commands are about from now on; `local` is the stack of `fastrun up` here."""
+    """Choose what commands are about from now on. `local` is the stack of `fastrun up` here."""
     _contexts().use(name)
     if as_json:
         print_json({"current": name})

@@ -86,7 +86,10 @@ def rotate(
     context: ContextName = None,
     as_json: Json = False,
 ) -> None:
-    """Make a key in place of another, with its name, models, limits and end, and show it once."""
+    """Make a key in place of another, and show it this once.
+
+    It has the name, the models, the limits and the end of the old one.
+    """
     _check_id(key)
     overlap_s = duration_s(overlap, "--overlap")
     if overlap_s > _LONGEST_OVERLAP_S:
@@ -149,7 +152,7 @@ def limits_(
     context: ContextName = None,
     as_json: Json = False,
 ) -> None:
-    """Show what a key may use at most, or change the limits that are given.
+    """Show the limits of a key, or change those that are given.
 
     The account's own limits hold besides.
     """

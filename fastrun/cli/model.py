@@ -114,7 +114,7 @@ def show(
     gpu_memory: GpuMemory = None,
     as_json: Json = False,
 ) -> None:
-    """Show what is known of a model of this machine: its file, its weights, what they need."""
+    """Show what is known of a model here. Its file, its weights, what they need."""
     from fastrun.cli import local_models  # noqa: PLC0415 - see above
 
     store = local_models.models(models)
@@ -145,7 +145,10 @@ def add(
     models: Models = None,
     as_json: Json = False,
 ) -> None:
-    """Write a model file for a folder, a GGUF file or a hub's model, and leave its files there."""
+    """Write a model file for weights, and leave them where they are.
+
+    These are a folder, a GGUF file or a hub's.
+    """
     from fastrun.cli import local_models, pulling  # noqa: PLC0415 - see above
 
     given = {"tensor_parallel": gpus, "slots": slots, "context_length": context_length}
@@ -227,7 +230,7 @@ def forget(
     context: ContextName = None,
     as_json: Json = False,
 ) -> None:
-    """Forget a model that no worker serves any more: requests for it then get 404, not 503."""
+    """Forget a model that no worker serves. Requests for it then get 404, not 503."""
     told = bool(scheduler or data or context)
     not_asked: CommandError | None = None
     try:

@@ -60,7 +60,7 @@ def add(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Make an operator's certificate, and write a context that their `fastrun` takes."""
+    """Make a person an operator. What is written is a context, which their `fastrun` takes."""
     identity = _identity(name)
     folder = data_folder(data)
     state = folder.state() if certs is None else None

@@ -38,7 +38,7 @@ def set_(
     context: ContextName = None,
     as_json: Json = False,
 ) -> None:
-    """Say what a model costs from now on; what was used before keeps its price."""
+    """Say what a model costs from now on. What was used before keeps its price."""
     price = admin_pb2.Price(
         model=model,
         prompt_micros=micros(prompt, "--prompt"),

@@ -57,8 +57,9 @@ def smoke(
     context: ContextName = None,
     as_json: Json = False,
 ) -> None:
-    """Try a worker out: throughput, aborts, guided output, long prompts, a restart.
+    """Try a worker out on its hardware.
 
+    Throughput, aborts, guided output, long prompts, a restart.
     Each line says ok or failed, and what was measured. Exits with status 1 if a check has failed.
     """
     lines: list[Line] = []

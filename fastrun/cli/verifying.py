@@ -8,7 +8,7 @@ from gpu_worker.engine.tensorrt_llm.verify import verify as compare
 
 
 def verify(as_json: Json = False) -> None:
-    """Compare the installed TensorRT-LLM with what the worker relies on, and list differences.
+    """List where TensorRT-LLM is not what the worker relies on.
 
     Exits with status 1 if there is any. To be run in the image that the worker runs in.
     """

@@ -58,7 +58,7 @@ def token(
     context: ContextName = None,
     as_json: Json = False,
 ) -> None:
-    """Make a token by which one machine can join within an hour, and show it once."""
+    """Make a token by which one machine can join. It is good for an hour, and shown this once."""
     if worker:
         _identity(worker)
     secret = new_secret(SystemRandom())
@@ -124,7 +124,7 @@ def join(
     ] = False,
     data: WorkerData = None,
 ) -> None:
-    """Make this machine a worker of a deployment, and run it; once more: run it."""
+    """Make this machine a worker of a deployment, and run it. Once more: run it."""
     if not no_start:
         _check_packages()
     _check_address(head, "HEAD:PORT")

@@ -9,6 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from fastrun.cli.app import COMMANDS, make_app
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "docs/operating/commands.py"
@@ -50,6 +53,16 @@ def test_options(leaf):
     options = leaf.options()
     assert all(meaning for _, meaning in options)
     assert any(name == "--json" for name, _ in options) is (leaf.path not in SHOW_NOTHING)
+
+
+@pytest.mark.parametrize("group", [None, *COMMANDS])
+def test_sentences_of_a_list_of_commands(group):
+    """Where commands are listed, what each does is a whole sentence, also in 80 columns."""
+    told = [] if group is None else [group]
+    helped = CliRunner().invoke(make_app(group), [*told, "--help"], env={"COLUMNS": "80"})
+    _, _, commands = helped.stdout.partition("Commands:\n")
+    listed = [line for line in commands.splitlines() if line and not line.startswith("  Example:")]
+    assert [line for line in listed if not line.endswith(".") or line.endswith("...")] == []
 
 
 COMPLETED = """
