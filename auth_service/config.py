@@ -7,7 +7,14 @@ import msgspec
 
 from auth_service.keys import RETIRED
 from fastrun.service import tracing
-from fastrun.service.config import Address, AddressOrNone, LogLevel, environment
+from fastrun.service.config import (
+    Address,
+    AddressOrNone,
+    LogLevel,
+    Seconds,
+    SomeSeconds,
+    environment,
+)
 from fastrun.service.tls import TlsSettings
 
 Secret = Annotated[
@@ -40,7 +47,7 @@ class Config(TlsSettings, frozen=True, kw_only=True):
     """host:port of /metrics, /healthz and /readyz."""
     pool_size: Annotated[int, msgspec.Meta(ge=1, le=100)] = 8
     """Most connections to Postgres, beside the one that listens for changes."""
-    verify_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 0.3
+    verify_timeout_s: SomeSeconds = 0.3
     """Hard limit of one key lookup, also when Postgres is frozen."""
     enrol_listen: AddressOrNone = ""
     """host:port where machines join as workers; empty: none can. Needs certificates."""
@@ -54,7 +61,7 @@ class Config(TlsSettings, frozen=True, kw_only=True):
     """How long a certificate of a worker that has joined lives; renewed when half of it is over."""
     log_level: LogLevel = "info"
     """What is logged, and all that is worse."""
-    grace_s: Annotated[float, msgspec.Meta(ge=0)] = 10.0
+    grace_s: Seconds = 10.0
     """How long running calls may take after SIGTERM."""
     otlp_endpoint: tracing.Endpoint = ""
     """Where traces go, as for the edge."""

@@ -6,11 +6,17 @@ from typing import Annotated, Literal
 import msgspec
 
 from fastrun.service import tracing
-from fastrun.service.config import Address, AddressOrNone, LogLevel
+from fastrun.service.config import (
+    MOST,
+    Address,
+    AddressOrNone,
+    Count,
+    LogLevel,
+    Positive,
+    Seconds,
+    SomeSeconds,
+)
 from fastrun.service.tls import TlsSettings
-
-Count = Annotated[int, msgspec.Meta(ge=0)]
-Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Config(TlsSettings, frozen=True, kw_only=True):
@@ -23,9 +29,9 @@ class Config(TlsSettings, frozen=True, kw_only=True):
     log_level: LogLevel = "info"
     # How long running requests may take to finish after SIGTERM, or when an operator drains the
     # worker without a deadline; then those that can go on at other workers, and all others fail.
-    drain_s: Annotated[float, msgspec.Meta(ge=0)] = 20.0
+    drain_s: Seconds = 20.0
     # How long all of it may take after SIGTERM; so longer than drain_s.
-    grace_s: float = 30.0
+    grace_s: Seconds = 30.0
 
     # Where traces go, as for the edge.
     otlp_endpoint: tracing.Endpoint = ""
@@ -80,15 +86,15 @@ class Config(TlsSettings, frozen=True, kw_only=True):
     # TensorRT-LLM: whether prompts that begin alike share what the KV cache holds of them.
     prefix_cache: bool = True
     # TensorRT-LLM: after so long without a token for anybody the engine counts as dead.
-    stalled_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
+    stalled_s: SomeSeconds = 60.0
     # Drain and start anew when process and children hold more memory; 0 for a bound of its own
     # that TensorRT-LLM has, and none for other engines.
     recycle_mib: Count = 0
 
     # Scripted engine: pace of each stream; 0 is as fast as it goes.
-    scripted_tokens_per_s: Annotated[float, msgspec.Meta(ge=0)] = 50.0
+    scripted_tokens_per_s: Annotated[float, msgspec.Meta(ge=0, le=MOST)] = 50.0
     # Scripted engine: tokens of prompt that it reads each second; 0 is as fast as it goes.
-    scripted_prompt_tokens_per_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    scripted_prompt_tokens_per_s: Annotated[float, msgspec.Meta(ge=0, le=MOST)] = 0.0
     # Scripted engine: the window, in tokens.
     scripted_context: Positive = 8192
 

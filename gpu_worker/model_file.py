@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 
+from fastrun.service.config import Positive
 from gpu_worker.dialect.chat_template import ChatTemplate
 from gpu_worker.dialect.families import FAMILIES, find
 from gpu_worker.dialect.profile import Profile
@@ -19,7 +20,6 @@ SUFFIX = ".toml"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 
 Effort = Literal["off", "low", "medium", "high"]
-Positive = Annotated[int, msgspec.Meta(ge=1)]
 # Of weights; the first three stand for weights that are not quantized.
 Quantization = Literal["bf16", "fp16", "fp32", "fp8", "nvfp4", "mxfp4", "int8", "int4"]
 QUANTIZATIONS: tuple[str, ...] = get_args(Quantization)

@@ -6,10 +6,8 @@ from typing import Annotated
 import msgspec
 
 from fastrun.service import tracing
-from fastrun.service.config import environment
+from fastrun.service.config import MOST, Count, Positive, Seconds, environment
 from fastrun.service.tls import TlsSettings
-
-Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class Config(TlsSettings, frozen=True, kw_only=True):
@@ -31,7 +29,7 @@ class Config(TlsSettings, frozen=True, kw_only=True):
     """Where traces go, as for the edge."""
     otlp_disabled: tracing.Disabled = False
     """Trace nothing, as for the edge."""
-    queue_per_slot: Annotated[float, msgspec.Meta(ge=0)] = 4.0
+    queue_per_slot: Annotated[float, msgspec.Meta(ge=0, le=MOST)] = 4.0
     """How many requests may wait for a model, for each slot of its fleet; 0 refuses at once. Of a
     request with several generations that found a slot for one, the others wait in any case."""
     suspect_after_s: Seconds = 3.0
@@ -46,10 +44,10 @@ class Config(TlsSettings, frozen=True, kw_only=True):
     forget_after_s: Seconds = 3600.0
     """Gone for so long a worker is shown no more; if it returns, its Hello rebuilds its books."""
 
-    prefix_index_entries: Annotated[int, msgspec.Meta(ge=0)] = 200_000
+    prefix_index_entries: Count = 200_000
     """How many blocks of prompts are kept in mind, each at one worker that has it cached: some
     300 bytes each. Requests go where their beginning is."""
-    breaker_failures: Annotated[int, msgspec.Meta(ge=1)] = 5
+    breaker_failures: Positive = 5
     """After so many failed requests in a row a worker is passed over while others take requests."""
     breaker_open_s: Seconds = 10.0
     """For so long; then one request tries it."""

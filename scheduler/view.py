@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from fastrun.service.config import MOST
 from fastrun.v1.scheduler_pb2 import QueueStatus, WatchFleetResponse, WorkerStatus
 from scheduler.fleet import Worker
 from scheduler.leases import LeaseBook
@@ -38,7 +39,8 @@ def fleet_view(
             yield view
     for model in sorted(fleet.cards):
         line, bound = admission.queue.line(model), admission.refusals.bound(model)
-        view.queues.append(QueueStatus(model=model, waiting=line.requests, bound=bound))
+        shown = min(bound, MOST)
+        view.queues.append(QueueStatus(model=model, waiting=line.requests, bound=shown))
     yield view
 
 

@@ -2,7 +2,6 @@
 
 import ast
 import inspect
-import math
 from collections.abc import Iterator
 from importlib import import_module
 from itertools import takewhile
@@ -11,6 +10,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from fastrun.service import config
+
 PAGE = Path(__file__).with_suffix(".md")
 SERVICES = {
     "edge": "edge",
@@ -18,6 +19,9 @@ SERVICES = {
     "scheduler": "scheduler",
     "worker": "gpu_worker",
 }
+
+# Bounds that mind nobody.
+_ANYWAY = (config.MOST_S, config.MOST, config.MOST_BYTES)
 
 HEAD = """\
 # Settings
@@ -34,12 +38,13 @@ A setting is read from these places, and the first that has it wins:
 4. the default.
 
 Lists are separated by commas in variables, and are arrays in TOML.
-Names that end in `_s` are seconds, in `_bytes` bytes.
+Names that end in `_s` are seconds, 30 days at most, in `_bytes` bytes.
 
 A service that finds a wrong value or an unknown name says so, for all of them at once,
 and exits with status 2.
 
-Commands that use a setting of a service look in the same places: `fastrun migrate`, `model`, `doctor` and `up`.
+Commands that use a setting of a service look in the same places:
+`fastrun migrate`, `model`, `doctor` and `up`.
 `fastrun up` passes its own environment on to the services,
 and refuses those settings that it must decide itself, such as addresses, ports and certificates.
 """
@@ -158,7 +163,7 @@ def _bounds(hint: Any, meta: list[msgspec.Meta]) -> str:
         f"{word} {value:g}"
         for each in meta
         for name, word in words.items()
-        if (value := getattr(each, name)) is not None and math.isfinite(value)
+        if (value := getattr(each, name)) is not None and value not in _ANYWAY
     ]
     shown = [bound for bound in bounds if bound not in ("more than 0", "at least 0", "at least 1")]
     return f"{' and '.join(shown).capitalize()}." if shown else ""

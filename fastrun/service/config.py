@@ -23,6 +23,17 @@ T = TypeVar("T", bound=msgspec.Struct)
 Address = Annotated[str, msgspec.Meta(pattern=r":\d+$", description="host:port")]
 AddressOrNone = Annotated[str, msgspec.Meta(pattern=r"^$|:\d+$", description="host:port")]
 LogLevel = Literal["debug", "info", "warning", "error"]
+MOST_S = 30 * 86_400
+"""The longest time, in seconds: its milliseconds fit the messages between services, and none of
+infinity would."""
+MOST = (1 << 31) - 1
+"""The largest count of something, for the same reason."""
+MOST_BYTES = 1 << 53
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=MOST_S)]
+SomeSeconds = Annotated[float, msgspec.Meta(gt=0, le=MOST_S)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
+Positive = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
+Bytes = Annotated[int, msgspec.Meta(ge=1, le=MOST_BYTES)]
 
 # Whose tables the file may have: each service reads its own, and would not miss a misspelt one.
 _TABLES = ("edge", "auth", "scheduler", "worker")
@@ -220,7 +231,7 @@ def _wanted(hint: Any) -> str:
     if described := next((each.description for each in meta if each.description), None):
         return described
     bounds = [
-        f"{words} {bound:g}"
+        f"{words} {bound:.16g}"
         for each in meta
         for name, words in _BOUNDS.items()
         if (bound := getattr(each, name)) is not None

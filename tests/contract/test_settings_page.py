@@ -1,8 +1,20 @@
 """The page of settings says what the services read."""
 
 import importlib.util
+from importlib import import_module
 from pathlib import Path
 
+import msgspec
+import pytest
+
+from fastrun.service import config
+
+SERVICES = {
+    "edge": "edge",
+    "auth": "auth_service",
+    "scheduler": "scheduler",
+    "worker": "gpu_worker",
+}
 SCRIPT = Path(__file__).parents[2] / "docs/operating/configuration.py"
 
 
@@ -14,3 +26,20 @@ def test_the_page_of_settings_is_what_the_configs_say():
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     assert script.PAGE.read_text(encoding="utf-8") == script.render()
+
+
+@pytest.mark.parametrize(("service", "module"), SERVICES.items())
+def test_no_number_is_without_end(service, module):
+    """Of times and counts that no message between services holds, each setting says what it takes."""
+    kind = import_module(f"{module}.config").Config
+    numbers = [each.name for each in msgspec.structs.fields(kind) if _is_number(each.default)]
+    endless = {f"FASTRUN_{service.upper()}_{name.upper()}": "9" * 20 for name in numbers}
+    for value in ("inf", "nan", "9" * 20):
+        with pytest.raises(config.ConfigError) as caught:
+            config.load(kind, service, dict.fromkeys(endless, value))
+        wrong = {problem.partition(":")[0] for problem in caught.value.problems}
+        assert endless.keys() <= wrong
+
+
+def _is_number(default):
+    return isinstance(default, int | float) and not isinstance(default, bool)

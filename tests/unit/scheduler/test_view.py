@@ -1,5 +1,6 @@
 """What an operator sees."""
 
+from fastrun.service.config import MOST
 from fastrun.v1.worker_pb2 import Gpu
 from scheduler.view import WORKERS_AT_ONCE, drift, fleet_view
 
@@ -30,6 +31,13 @@ def test_a_worker_is_shown_as_it_says_it_is(desk):
     desk.worker(version="1.2.3", gpus=gpus)
     (only,) = seen(desk).workers
     assert (only.version, list(only.gpus)) == ("1.2.3", gpus)
+
+
+def test_a_fleet_of_any_size_is_shown(desk):
+    """A bound that no message holds is shown as the largest that is: the queue is as good as open."""
+    desk.worker(slots=(1 << 32) - 1)
+    (queue,) = seen(desk).queues
+    assert queue.bound == MOST
 
 
 def test_states_have_names(desk):
