@@ -174,7 +174,7 @@ async def lock_account(database: Database, connection: Connection, account: str)
 
 def _found(row: asyncpg.Record | None, account: str) -> Account:
     if row is None:
-        raise NotFoundError(f"account {account!r} does not exist")
+        raise NotFoundError(f"account {account!r} does not exist: fastrun account list shows all")
     return _account(row)
 
 

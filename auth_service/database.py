@@ -119,7 +119,10 @@ class Database:
         try:
             return task.result()
         except OUTAGES as error:
-            raise StoreUnavailableError(f"Postgres cannot be asked: {error}") from error
+            raise StoreUnavailableError(
+                f"Postgres cannot be asked ({error}): start it, or correct the auth service's "
+                "DATABASE_URL"
+            ) from error
 
     def _forget(self, task: "asyncio.Task[object]") -> None:
         self._running.discard(task)

@@ -229,7 +229,7 @@ class KeyStore:
         key_id = reference(key_id)
         account_id = await connection.fetchval(sql["find_account_of_key"], key_id)
         if account_id is None:
-            raise NotFoundError(f"key {key_id!r} does not exist")
+            raise NotFoundError(f"key {key_id!r} does not exist: fastrun key list shows all")
         owner = await lock_account(self._database, connection, account_id)
         row = await connection.fetchrow(sql["lock_key"], key_id)
         assert row is not None  # keys are never deleted

@@ -14,7 +14,7 @@ async def find(stub: "admin_pb2_grpc.AdminServiceAsyncStub", account: str) -> ad
     for each in await _all(stub):
         if account in (each.account_id, each.name):
             return each
-    raise CommandError(f"account {account!r} does not exist")
+    raise CommandError(f"account {account!r} does not exist: fastrun account list shows all")
 
 
 async def names(stub: "admin_pb2_grpc.AdminServiceAsyncStub") -> dict[str, str]:

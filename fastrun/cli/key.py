@@ -169,7 +169,7 @@ def limits_(
         listed = await stub.ListKeys(admin_pb2.ListKeysRequest(account=account), timeout=TIMEOUT_S)
         before = next((each.limits for each in listed.keys if each.key_id == key), None)
         if before is None:
-            raise CommandError(f"key {key!r} does not exist")
+            raise CommandError(f"key {key!r} does not exist: fastrun key list shows all")
         if not changes:
             return before
         request = admin_pb2.SetLimitsRequest(key_id=key, limits=limits.changed(before, changes))

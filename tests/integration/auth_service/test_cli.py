@@ -21,6 +21,8 @@ NO_LIMITS = dict.fromkeys(
     ("requests_per_minute", "tokens_per_minute", "concurrent_requests", "tokens_per_month")
 )
 
+NO_EVE = "account 'eve' does not exist: fastrun account list shows all"
+
 
 @dataclass(frozen=True)
 class Done:
@@ -121,7 +123,7 @@ async def test_an_accounts_life(deployment):
         "fastrun: cannot approve an account that is closed\n",
     )
     refused = await run("account", "limits", "eve")
-    assert (refused.status, refused.stderr) == (1, "fastrun: account 'eve' does not exist\n")
+    assert (refused.status, refused.stderr) == (1, f"fastrun: {NO_EVE}\n")
 
 
 async def test_a_keys_life(deployment):
@@ -148,7 +150,8 @@ async def test_a_keys_life(deployment):
     named = await run("key", "limits", listed["id"], "--account", "ada", "--json")
     assert named.json == limits.json
     missing = await run("key", "limits", "key_nobodys")
-    assert (missing.status, missing.stderr) == (1, "fastrun: key 'key_nobodys' does not exist\n")
+    said = "fastrun: key 'key_nobodys' does not exist: fastrun key list shows all\n"
+    assert (missing.status, missing.stderr) == (1, said)
 
     rotated = (await run("key", "rotate", listed["id"], "--overlap", "1h", "--json")).json
     assert (rotated["name"], rotated["models"]) == ("laptop", ["a", "b"])
@@ -214,7 +217,7 @@ async def test_usage_and_its_price(deployment):
     done = await run("usage", "recompute", *days)
     assert done.stdout == f"{day} to {day}: 0 sums were not right and are now\n"
     refused = await run("usage", "--account", "eve")
-    assert (refused.status, refused.stderr) == (1, "fastrun: account 'eve' does not exist\n")
+    assert (refused.status, refused.stderr) == (1, f"fastrun: {NO_EVE}\n")
 
 
 async def test_audit(deployment):

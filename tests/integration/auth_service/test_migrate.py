@@ -107,6 +107,7 @@ async def test_unreachable():
         for refused in (migrate(dsn), check(dsn)):
             with pytest.raises(StoreUnavailableError, match="cannot reach Postgres") as told:
                 await refused
+            assert str(told.value).endswith(": start it, or correct DATABASE_URL")
             assert "secret" not in str(told.value)
 
 
