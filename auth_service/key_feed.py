@@ -75,7 +75,8 @@ class KeyFeed:
         Raises:
             StoreUnavailableError: Postgres cannot be read any more.
         """
-        told: int | None = after or None
+        # No database has come further than its own type of numbers goes.
+        told = after if 0 < after <= _LATEST else None
         await self._first_read()
         while not self._closed:
             events_log = self._log

@@ -22,6 +22,13 @@ WATCH_INTERVAL_S = 0.5
 # clients are told that there is none.
 SCHEDULER_RETRY_S = 1.0
 MAX_MESSAGE_BYTES = 1 << 20
+# What grpc.aio raises, by how far the call was when its other side went.
+_ENDED = (
+    grpc.aio.UsageError,
+    grpc.aio.InternalError,
+    asyncio.InvalidStateError,
+    grpc.RpcError,
+)
 # Why a stream ended that its other side has ended in good order, as one that stops does.
 CLOSED = "closed by the other side"
 
@@ -207,7 +214,7 @@ def _reason(done: Iterable["asyncio.Task[str]"]) -> str:
         error = None if task.cancelled() else task.exception()
         if isinstance(error, grpc.aio.AioRpcError):
             return f"{error.code().name}: {error.details()}"
-        if isinstance(error, (grpc.aio.UsageError, asyncio.InvalidStateError, grpc.RpcError)):
+        if isinstance(error, _ENDED):
             return f"the call has ended: {error}"
         if error is not None:
             raise error

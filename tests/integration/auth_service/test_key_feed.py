@@ -184,7 +184,7 @@ async def test_resume(stores, monkeypatch, remembered):
             assert not was_reset
 
 
-@pytest.mark.parametrize("after", [0, 3, 11])
+@pytest.mark.parametrize("after", [0, 3, 11, (1 << 64) - 1])
 async def test_reset(stores, feed, after):
     """Who knows nothing, or what is pruned, or another database, has to ask all anew."""
     await changes(stores, 10)

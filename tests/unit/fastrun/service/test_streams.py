@@ -2,6 +2,7 @@
 
 import asyncio
 
+import grpc.aio
 import pytest
 
 from fastrun.service import streams
@@ -74,6 +75,21 @@ async def test_a_side_that_says_something_does_not_ping(quiet):
         assert await says() == ["release"]
         assert await passes(1.9) == []
     assert await passes(0.2) == ["ping"]
+
+
+@pytest.mark.parametrize("error", [grpc.aio.InternalError, grpc.aio.UsageError])
+async def test_a_side_that_has_gone_is_no_fault(error):
+    """Whatever gRPC raises of it, the stream ends with a reason for the log."""
+
+    class Broken(Wire):
+        async def write(self, message):
+            raise error("Failed execute_batch")
+
+    outbox = Outbox(EdgeMessages)
+    outbox.put(EdgeMessage(ping=Ping()))
+    stream = DuplexStream(Broken(), outbox, on_item=lambda item: None, ping=lambda: None)
+    stream.wake()
+    assert await stream.run() == "the call has ended: Failed execute_batch"
 
 
 def test_pauses_grow_up_to_a_bound():
