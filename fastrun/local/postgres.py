@@ -302,6 +302,9 @@ class Postgres:
         """Why Postgres ended, by what it wrote or could not write."""
         if shutil.disk_usage(self.folder).free < 1 << 20:
             return "the disk is full"
+        owner = os.geteuid() if self._owner is None else self._owner.uid
+        if self._data.exists() and self._data.stat().st_uid != owner:
+            return f"{self._data} is not its own: copy folders with owners and rights, by cp -a"
         return _complaint(output)
 
 

@@ -245,6 +245,17 @@ def test_broken_data(serve, folder):
         serve().start()
 
 
+@as_root
+def test_data_that_were_copied_without_their_owner(serve, folder):
+    """It is told that they are another user's, and how a folder is copied."""
+    server = serve()
+    server.start()
+    server.stop()
+    os.chown(folder / "data", 0, 0)
+    with pytest.raises(PostgresError, match=r"data is not its own: copy folders .* by cp -a; see"):
+        serve().start()
+
+
 def test_file_in_place_of_folder(serve, folder):
     """A path that is a file is refused with what to do."""
     (folder / "file").write_text("")
