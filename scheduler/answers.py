@@ -6,7 +6,7 @@ from fastrun.service import leases as signed
 from fastrun.service.errors import reason_name
 from fastrun.service.tracing import Tracer
 from fastrun.v1.error_pb2 import ErrorDetail, ErrorReason
-from fastrun.v1.scheduler_pb2 import EdgeReply, Granted, LeaseClaims, Queued, Rejected
+from fastrun.v1.scheduler_pb2 import EdgeReply, LeaseClaims, Queued, Rejected
 from scheduler.edges import Edges
 from scheduler.fleet import Worker
 from scheduler.leader import Leadership
@@ -45,17 +45,18 @@ class Answers:
         """Hand out a lease."""
         self._recorder.granted(waiting.model, now - waiting.asked_at)
         self._trace(waiting, now, {"generation": lease.generation, "worker_id": worker.worker_id})
-        granted = Granted(
-            request_id=lease.request_id,
-            lease_id=lease.lease_id,
-            lease=signed.sign(self._claims(lease), self._leader.lease_key),
-            worker_id=worker.worker_id,
-            instance_id=worker.instance_id,
-            address=worker.address,
-            generation=lease.generation,
-            rate_limit=self._limits.figures(waiting.account_id, waiting.key_id, now),
-        )
-        self._send(waiting.edge_id, EdgeReply(granted=granted))
+        # Filled in where it stands: a message that is put into another one is copied.
+        reply = EdgeReply()
+        granted = reply.granted
+        granted.request_id = lease.request_id
+        granted.lease_id = lease.lease_id
+        granted.lease = signed.sign(self._claims(lease), self._leader.lease_key)
+        granted.worker_id = worker.worker_id
+        granted.instance_id = worker.instance_id
+        granted.address = worker.address
+        granted.generation = lease.generation
+        self._limits.tell(granted.rate_limit, waiting.account_id, waiting.key_id, now)
+        self._send(waiting.edge_id, reply)
 
     def rejected(
         self, waiting: Waiting, refusal: Reached | ErrorReason.ValueType, now: float
@@ -65,11 +66,9 @@ class Answers:
         self._recorder.rejected(error.reason)
         self._trace(waiting, now, {"refusal": reason_name(error.reason)})
         rejected = Rejected(
-            request_id=waiting.request_id,
-            error=error,
-            generations=waiting.generations,
-            rate_limit=self._limits.figures(waiting.account_id, waiting.key_id, now),
+            request_id=waiting.request_id, error=error, generations=waiting.generations
         )
+        self._limits.tell(rejected.rate_limit, waiting.account_id, waiting.key_id, now)
         self._send(waiting.edge_id, EdgeReply(rejected=rejected))
 
     def failed(self, edge_id: str, request_id: str) -> None:
@@ -96,6 +95,8 @@ class Answers:
 
     def _trace(self, waiting: Waiting, now: float, facts: Mapping[str, object]) -> None:
         """Tell how long it waited here, and for what."""
+        if not waiting.traceparent:
+            return
         span = self._tracer.begin(waiting.traceparent, waiting.asked_at)
         facts = {"request_id": waiting.request_id, "model": waiting.model, **facts}
         self._tracer.end(span, "queue", now, facts)

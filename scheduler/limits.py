@@ -212,8 +212,15 @@ class Limits:
                 share.give_back(request.used, now)
         self._remember(request_id, request, now)
 
-    def figures(self, account_id: str, key_id: str, now: float) -> RateLimit | None:
-        """Say how much is left of the tighter of the account's and the key's limits per minute."""
+    def tell(self, figures: RateLimit, account_id: str, key_id: str, now: float) -> None:
+        """Say how much is left of the tighter of the account's and the key's limits per minute.
+
+        Args:
+            figures: to be filled in; where there is no limit it stays as it is.
+            account_id: whose.
+            key_id: whose.
+            now: monotonic seconds.
+        """
         requests: _Left | None = None
         tokens: _Left | None = None
         for meter in self._meters(account_id, key_id):
@@ -221,16 +228,12 @@ class Limits:
             window.lapse(now)
             requests = _tighter(requests, ceiling.requests, window.requests, window)
             tokens = _tighter(tokens, ceiling.tokens, window.tokens, window)
-        if requests is None and tokens is None:
-            return None
-        figures = RateLimit()
         if requests is not None:
             figures.remaining_requests, figures.limit_requests, window = requests
             figures.reset_requests_ms = milliseconds(window.empty_in_s(REQUESTS, now))
         if tokens is not None:
             figures.remaining_tokens, figures.limit_tokens, window = tokens
             figures.reset_tokens_ms = milliseconds(window.empty_in_s(TOKENS, now))
-        return figures
 
     def _touch(self, acquire: Acquire, now: float, *, is_new: bool) -> tuple[Meter, ...]:
         """Bring the meters of a request up to date with what its edge was told."""

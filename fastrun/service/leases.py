@@ -16,7 +16,7 @@ class LeaseError(Exception):
 
 def sign(claims: LeaseClaims, key: bytes) -> bytes:
     """Return the opaque blob: the claims, then their HMAC-SHA-256 (RFC 2104)."""
-    body = claims.SerializeToString(deterministic=True)
+    body = claims.SerializeToString()
     return body + hmac.digest(key, body, "sha256")
 
 

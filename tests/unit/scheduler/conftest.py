@@ -8,7 +8,7 @@ import structlog
 from fastrun.service import leases
 from fastrun.service.tracing import NO_TRACER
 from fastrun.v1.error_pb2 import ErrorReason
-from fastrun.v1.scheduler_pb2 import EdgeMessage, LeaseClaims, WorkerReport
+from fastrun.v1.scheduler_pb2 import EdgeMessage, LeaseClaims, RateLimit, WorkerReport
 from scheduler.config import Config
 from scheduler.ports import Chance
 from scheduler.sessions import Sessions
@@ -114,6 +114,11 @@ class Desk:
     @property
     def queue(self):
         return self.sessions.admission.queue
+
+    def rate_limit(self, account_id, key_id):
+        told = RateLimit()
+        self.sessions.admission.limits.tell(told, account_id, key_id, self.now)
+        return told
 
     def _next(self):
         self.numbers += 1

@@ -32,7 +32,7 @@ BUGS = {
     Fleet: ["beat", "begin_term", "confirm", "roster", "slots"],
     Leadership: ["knows", "tell"],
     LeaseBook: ["grant", "missing", "run", "strays", "void"],
-    Limits: ["figures", "hold", "left", "let_in", "use", "why_refused"],
+    Limits: ["hold", "left", "let_in", "tell", "use", "why_refused"],
     Line: ["heads", "position", "suited"],
     Models: ["begin_term", "changed", "listed", "tell"],
     Placement: ["choose", "granted", "loss", "ran"],

@@ -64,14 +64,14 @@ def test_a_fault_in_a_grant_does_not_hold_up_the_line(desk, faults):
     assert granted.request_id == "r3"
 
 
-def test_what_a_fault_kept_from_running_is_not_charged(desk, faults, limits):
+def test_what_a_fault_kept_from_running_is_not_charged(desk, faults):
     """The request is given back to its account's limits, once nothing of it can run any more."""
     worker, edge = desk.worker(), desk.edge()
     desk.faulty.add("tiny")
     desk.acquire(edge, "r1", account_limits={"requests_per_minute": 5})
     (void,) = worker.take("void")
     desk.free(worker, void.lease_id)
-    assert limits.figures("acc", "", desk.now).remaining_requests == 5
+    assert desk.rate_limit("acc", "").remaining_requests == 5
     assert faults() == ["acquire_failed"]
 
 

@@ -78,7 +78,7 @@ def test_given_back(desk, ask, end):
         (second,) = edge.take("granted")
         assert left(second) == (8, 800)
         desk.tell(edge, release={"lease_id": second.lease_id})
-    assert desk.sessions.admission.limits.figures("acc", "key", desk.now).remaining_requests == 9
+    assert desk.rate_limit("acc", "key").remaining_requests == 9
 
 
 def test_settled(desk, ask):
@@ -122,7 +122,7 @@ def test_resumed(desk, ask):
     assert ask(edge, "r2", limits=limits)[0].error.message.startswith("requests per minute")
     usage = {"prompt_tokens": 20, "completion_tokens": 30}
     desk.report(worker, slot_freed={"lease_id": again.lease_id, "usage": usage})
-    figures = desk.sessions.admission.limits.figures("acc", "key", desk.now)
+    figures = desk.rate_limit("acc", "key")
     assert (figures.remaining_tokens, figures.limit_tokens) == (50, 100)
 
 
@@ -144,7 +144,7 @@ def test_what_ran_is_not_given_back(desk, ask, end):
     elif end == "its time is over":
         desk.pass_time(11)
     assert not len(desk.queue)
-    figures = desk.sessions.admission.limits.figures("acc", "key", desk.now)
+    figures = desk.rate_limit("acc", "key")
     assert figures.remaining_requests == 0
 
 
