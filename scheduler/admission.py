@@ -96,7 +96,7 @@ class Admission:
         places = self.queue.of_request(edge.edge_id, acquire.request_id)
         present = {each for waiting in places for each in waiting.generations}
         asked = dict.fromkeys(acquire.generations or (0,))
-        generations = deque(each for each in asked if each not in present)
+        generations = deque([each for each in asked if each not in present])
         if not generations:
             self._answers.queued(places[0])
             return

@@ -38,7 +38,7 @@ class EdgeSessions:
         if not self._terms.leads:
             return
         try:
-            self._take(edge, message, now)
+            self._take(edge, kind, message, now)
         except Exception:
             # A fault of ours is this item's; to end the session would let it come again.
             log.exception("edge_item_failed", edge_id=edge.edge_id, item=kind)
@@ -65,8 +65,8 @@ class EdgeSessions:
         """End all sessions."""
         self._links.close()
 
-    def _take(self, edge: Edge, message: EdgeMessage, now: float) -> None:
-        match message.WhichOneof("item"):
+    def _take(self, edge: Edge, kind: str | None, message: EdgeMessage, now: float) -> None:
+        match kind:
             case "acquire" if edge.confirmed:
                 self._acquire(edge, message.acquire, now)
             case "release":

@@ -19,6 +19,7 @@ CONCURRENT_RETRY_S = 1.0
 # An account that has been idle for so long is forgotten; what it used in the month, auth_service
 # has recorded by then.
 IDLE_S = 3600.0
+LOOKS_EACH_S = 1.0
 MOST_METERS = 100_000
 
 
@@ -147,6 +148,8 @@ class Meters:
         self._calendar = calendar
         # The one that was active longest ago comes first.
         self._meters: OrderedDict[str, Meter] = OrderedDict()
+        self._looks_at = 0.0
+        """When it looks again for idle ones."""
 
     def __len__(self) -> int:
         return len(self._meters)
@@ -163,7 +166,8 @@ class Meters:
         else:
             self._meters.move_to_end(name)
         meter.active_at = now
-        self._forget(now)
+        if now >= self._looks_at:
+            self._forget(now)
         return meter
 
     def _forget(self, now: float) -> None:
@@ -172,6 +176,7 @@ class Meters:
             name, meter = next(iter(self._meters.items()))
             enough_s = WINDOW_S + 1 if len(self._meters) > MOST_METERS else IDLE_S
             if now - meter.active_at <= enough_s:
+                self._looks_at = now + LOOKS_EACH_S
                 return
             if meter.in_flight:
                 meter.active_at = now

@@ -23,7 +23,10 @@ class Calendar:
     @property
     def began_at(self) -> float:
         """When this month began, seconds since 1970; tells months apart."""
-        self._turn(self._wall_clock())
+        now = self._wall_clock()
+        # Each request asks several times, and the month seldom turns.
+        if not self._began_at <= now < self._ends_at:
+            self._turn(now)
         return self._began_at
 
     def ends_in_s(self) -> float:

@@ -169,15 +169,14 @@ class Placement:
         self, workers: list[Worker], prompt: Prompt, scarcity: float, now: float
     ) -> list[float]:
         """Return what a request would cost at workers with a free slot, in tokens."""
-        weights, cached_tokens = self._weights, self.index.cached_tokens
+        weights = self._weights
         prefill = weights.prefill * scarcity
+        cached = self.index.cached_tokens([worker.instance_id for worker in workers], prompt)
         costs = []
-        for worker in workers:
-            cost = worker.standing_load
-            if prompt.hashes:
-                # All of the prompt costs the same everywhere: what is cached makes the difference.
-                cost -= prefill * cached_tokens(worker.instance_id, prompt)
+        for worker, tokens in zip(workers, cached, strict=True):
             load = worker.load
+            # All of the prompt costs the same everywhere: what is cached makes the difference.
+            cost = worker.standing_load - prefill * tokens
             if load.prefill_rate:
                 cost -= weights.backlog * (load.settled_backlog - load.backlog(now))
             costs.append(cost)

@@ -249,7 +249,7 @@ def test_what_did_not_run_is_not_cached():
     """A lease that ends without its request having run leaves nothing behind."""
     floor = Floor(*"abcdefgh")
     lease = floor.grant("h", prompt(1, 2, 3, 4))
-    assert floor.placement.index.cached_tokens("h", prompt(1, 2, 3, 4)) == 4 * BLOCK
+    assert floor.placement.index.cached_tokens("h", prompt(1, 2, 3, 4)) == [4 * BLOCK]
     floor.end(lease)
     assert len(floor.placement.index) == 0
     assert floor.worker["h"].load.backlog(NOW) == 0
@@ -335,4 +335,4 @@ def test_the_index_learns_how_much_a_worker_can_hold():
     floor = Floor("a")
     floor.beat("a", kv_blocks_total=50)
     floor.grant("a", prompt(1, 2, 3, 4, 5))
-    assert floor.placement.index.cached_tokens("a", prompt(1, 2, 3, 4, 5)) == 3 * BLOCK
+    assert floor.placement.index.cached_tokens("a", prompt(1, 2, 3, 4, 5)) == [3 * BLOCK]

@@ -23,7 +23,7 @@ def prompt(*hashes, block=100):
 
 def depth(index, instance_id, asked):
     """Return how many blocks of a prompt a worker holds."""
-    tokens = index.cached_tokens(instance_id, asked)
+    [tokens] = index.cached_tokens([instance_id], asked)
     assert tokens in (0, *asked.ends)
     return (0, *asked.ends).index(tokens)
 
