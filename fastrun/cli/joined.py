@@ -98,6 +98,20 @@ class WorkerFolder:
                 "with --data"
             ) from error
 
+    def is_taken(self) -> bool:
+        """Whether a process has it: a worker that runs, or one that is joining."""
+        try:
+            descriptor = os.open(self.path / _LOCK, os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
     def joined(self) -> Joined | None:
         """What was told when it joined; None: it has not.
 

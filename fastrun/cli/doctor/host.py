@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from fastrun.cli.connection import Service
 from fastrun.cli.doctor import certificates, disk, gpu, ports, protocol, services
-from fastrun.cli.doctor.finding import Finding, ok, skipped, wrong
+from fastrun.cli.doctor.finding import Finding, ok, skipped, warning, wrong
 from fastrun.cli.joined import WorkerFolder, default_folder, environment
 from fastrun.local.environment import OWN
 from fastrun.service import config as settings
@@ -127,6 +127,13 @@ def _missing(error: ModuleNotFoundError) -> Finding:
 def _ports(it: Described) -> Iterator[Finding]:
     prefix = f"FASTRUN_{it.role.upper()}"
     found = ports.readiness(it.config.admin_listen)
+    if found is None and _is_taken(it):
+        yield warning(
+            "settings",
+            f"the worker here runs, and not with the admin port {it.config.admin_listen}: "
+            f"set {prefix}_ADMIN_LISTEN as it was set for it",
+        )
+        return
     if found is None:
         yield skipped("service", f"the {services.called(it.role)} does not run here")
         for field in ("listen", "admin_listen", "enrol_listen"):
@@ -138,6 +145,13 @@ def _ports(it: Described) -> Iterator[Finding]:
     else:
         yield ok("service", f"the {services.called(it.role)} here is ready")
     yield protocol.check(f"{services.called(it.role)} here", found.version)
+
+
+def _is_taken(it: Described) -> bool:
+    """Whether a process has the folder of a worker that has joined."""
+    if it.role is not Role.WORKER or not it.config.renew_address:
+        return False
+    return WorkerFolder(Path(it.config.tls_cert).parent).is_taken()
 
 
 def _certificate(it: Described, now: datetime) -> Iterator[Finding]:

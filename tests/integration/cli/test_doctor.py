@@ -252,8 +252,9 @@ def test_settings_are_nearer_than_a_chosen_context(doctor, worker_settings, tmp_
     }
 
 
-def test_joined_machine(doctor, tmp_path, worker_settings):
-    """On a machine that has joined, it looks at the worker as it was told at the join."""
+@pytest.fixture
+def joined_worker(tmp_path, worker_settings):
+    """The folder of a worker that has joined, and has told its model then."""
     made = provide(tmp_path, [Identity(Role.WORKER, "gpu-1")], datetime.now(UTC), days=0.003)
     made[0].folder.rename(tmp_path / "worker")
     WorkerFolder(tmp_path / "worker").note(
@@ -268,14 +269,30 @@ def test_joined_machine(doctor, tmp_path, worker_settings):
         )
     )
     del worker_settings["FASTRUN_WORKER_MODEL"]
+    return tmp_path / "worker"
+
+
+def test_joined_machine(doctor, tmp_path, joined_worker, worker_settings):
+    """On a machine that has joined, it looks at the worker as it was told at the join."""
     status, wrong = doctor(**worker_settings)
     assert status == 1
     assert wrong.keys() == {"service", "certificate"}
     assert wrong["service"].startswith("nothing answers at 127.0.0.1:2: start the scheduler, ")
     assert "the certificate of the worker ends on" in wrong["certificate"]
     assert wrong["certificate"].endswith("join again with fastrun worker join")
-    elsewhere = (tmp_path / "worker").rename(tmp_path / "elsewhere")
+    elsewhere = joined_worker.rename(tmp_path / "elsewhere")
     assert doctor("--data", str(elsewhere), **worker_settings) == (status, wrong)
+
+
+def test_joined_worker_that_runs_elsewhere(doctor, joined_worker, worker_settings):
+    """Where its admin port is another one, that is told, and its own port is not called taken."""
+    WorkerFolder(joined_worker).take()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        worker_settings["FASTRUN_WORKER_LISTEN"] = f"127.0.0.1:{server.getsockname()[1]}"
+        worker_settings["FASTRUN_WORKER_ADMIN_LISTEN"] = "127.0.0.1:1"
+        _, wrong = doctor(**worker_settings)
+    assert "port" not in wrong
+    assert wrong["settings"].endswith("set FASTRUN_WORKER_ADMIN_LISTEN as it was set for it")
 
 
 def test_model(doctor, worker_settings, tmp_path):
