@@ -160,9 +160,7 @@ async def _connect(dsn: str) -> asyncpg.Connection:
         raise SchemaError(f"DATABASE_URL cannot be used: {error}") from error
     except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         reason = str(error) or "it does not answer"
-        raise StoreUnavailableError(
-            f"cannot reach Postgres ({reason}): start it, or correct DATABASE_URL"
-        ) from error
+        raise StoreUnavailableError(f"cannot reach Postgres: {reason}") from error
 
 
 async def _close(connection: asyncpg.Connection) -> None:

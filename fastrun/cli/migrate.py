@@ -5,7 +5,7 @@ import os
 
 from auth_service import migrate as runner
 from auth_service.config import Config
-from auth_service.errors import AuthServiceError
+from auth_service.errors import AuthServiceError, StoreUnavailableError
 from fastrun.cli.errors import CommandError
 from fastrun.cli.group import group
 from fastrun.cli.output import Json, print_json
@@ -32,6 +32,8 @@ def migrate(as_json: Json = False) -> None:
         )
     try:
         applied = asyncio.run(runner.migrate(url))
+    except StoreUnavailableError as error:
+        raise CommandError(f"{error}: start it, or correct DATABASE_URL") from error
     except AuthServiceError as error:
         raise CommandError(str(error)) from error
     if as_json:

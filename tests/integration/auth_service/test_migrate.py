@@ -3,10 +3,13 @@ import socket
 
 import asyncpg
 import pytest
+from typer.testing import CliRunner
 
 from auth_service import migrate as runner
 from auth_service.errors import SchemaError, StoreUnavailableError
 from auth_service.migrate import Migration, check, load, migrate
+from fastrun.cli.app import make_app
+from fastrun.cli.errors import CommandError
 
 SLOW = Migration(1, "0001_slow.sql", "create table a (n integer); select pg_sleep(0.2);")
 INDEX = Migration(
@@ -99,16 +102,18 @@ async def test_other_runner_stays(empty_database, monkeypatch):
         await other.close()
 
 
-async def test_unreachable():
-    """Without Postgres both say so, without the password."""
+def test_unreachable():
+    """Without Postgres both say so, without the password; and the command what to do."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         dsn = f"postgresql://fastrun:secret@127.0.0.1:{closed.getsockname()[1]}/postgres"
         for refused in (migrate(dsn), check(dsn)):
             with pytest.raises(StoreUnavailableError, match="cannot reach Postgres") as told:
-                await refused
-            assert str(told.value).endswith(": start it, or correct DATABASE_URL")
+                asyncio.run(refused)
             assert "secret" not in str(told.value)
+        done = CliRunner().invoke(make_app("migrate"), ["migrate"], env={"DATABASE_URL": dsn})
+        assert isinstance(done.exception, CommandError)
+        assert str(done.exception).endswith(": start it, or correct DATABASE_URL")
 
 
 async def test_wrong_dsn():
