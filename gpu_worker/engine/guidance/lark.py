@@ -58,7 +58,10 @@ def lark(
     start = rules.rule(grammar, MAX_GRAMMAR_NESTING)
     text = "\n".join([f"start: {start}", *rules.lines])
     if len(text) > MAX_SIZE:
-        raise GrammarError(f"a grammar may take {MAX_SIZE} bytes and this one takes {len(text)}")
+        raise GrammarError(
+            f"what is enforced of schemas may take {MAX_SIZE} bytes and this takes {len(text)}: "
+            "make them shorter"
+        )
     return text
 
 

@@ -103,7 +103,7 @@ def test_schema_carries_our_options():
     ("grammar", "match"),
     [
         (Json('{"items":' * 120 + "{}" + "}" * 120), "nested"),
-        (Literal("a" * MAX_SIZE), "bytes"),
+        (Literal("a" * MAX_SIZE), "131072 bytes and this takes 131.*: make them shorter"),
         (Choice(()), "option"),
         (Repeat(Literal("a"), 2, 1), "repeated"),
         (Repeat(Literal("a"), -1, 1), "repeated"),
