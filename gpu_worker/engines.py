@@ -16,7 +16,7 @@ from gpu_worker.config import Config
 from gpu_worker.dialect import families
 from gpu_worker.dialect.chat_template import ChatTemplate, PromptEncoder, TemplateError
 from gpu_worker.dialect.family import deepseek_dsml
-from gpu_worker.engine.protocol import Engine, EngineError
+from gpu_worker.engine.protocol import Engine, EngineError, SamplingParams, UnsupportedError
 from gpu_worker.generation import Model
 from gpu_worker.model_file import Dialect, ModelFileError, PublicFacts, template_source
 from gpu_worker.model_store import store_of
@@ -218,8 +218,18 @@ def _model(source: Source, prepared: "ModelFacts", tokenizer: "Tokenizer", engin
             temperature=1.0 if prepared.temperature is None else prepared.temperature,
             top_p=1.0 if prepared.top_p is None else prepared.top_p,
             top_k=prepared.top_k or 0,
+            repetition_penalty=_penalty(prepared.repetition_penalty or 1.0, engine),
         ),
     )
+
+
+def _penalty(wanted: float, engine: Engine) -> float:
+    """What a model asks for by itself, unless its engine would refuse each request for that."""
+    try:
+        engine.check(SamplingParams(max_tokens=1, repetition_penalty=wanted))
+    except UnsupportedError:
+        return 1.0
+    return wanted
 
 
 def known(stop_tokens: Iterable[str], tokenizer: "Tokenizer") -> None:

@@ -45,6 +45,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     temperature: float | None = None  # the model's own defaults; None where it has none
     top_p: float | None = None
     top_k: int | None = None
+    repetition_penalty: float | None = None
     created: int  # seconds since 1970
 
 
@@ -79,6 +80,7 @@ def gguf_facts(metadata: Mapping[str, Any], tokenizer: JsonTokenizer, created: i
         temperature=metadata.get("general.sampling.temp"),
         top_p=metadata.get("general.sampling.top_p"),
         top_k=metadata.get("general.sampling.top_k"),
+        repetition_penalty=metadata.get("general.sampling.penalty_repeat"),
         created=created,
     )
 
@@ -148,6 +150,7 @@ def companion_facts(folder: Path, tokenizer: JsonTokenizer, *, created: int) -> 
         temperature=generation.get("temperature") if samples else 0.0,
         top_p=generation.get("top_p"),
         top_k=generation.get("top_k"),
+        repetition_penalty=generation.get("repetition_penalty"),
         created=created,
     )
 

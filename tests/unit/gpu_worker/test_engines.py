@@ -7,7 +7,8 @@ import pytest
 
 from gpu_worker import engines
 from gpu_worker.config import Config
-from gpu_worker.engine.scripted import TURN_END, TURN_START, ByteTokenizer
+from gpu_worker.engine.protocol import UnsupportedError
+from gpu_worker.engine.scripted import TURN_END, TURN_START, ByteTokenizer, ScriptedEngine
 from gpu_worker.engines import Phases
 from gpu_worker.model_file import ModelFileError
 
@@ -34,6 +35,18 @@ def test_stop_tokens_that_a_vocabulary_lacks_are_refused():
     engines.known(["<|im_end|>"], ByteTokenizer())
     with pytest.raises(ModelFileError, match="no special token '<im_end>'"):
         engines.known(["<|im_end|>", "<im_end>"], ByteTokenizer())
+
+
+def test_a_default_of_the_model_is_left_out_where_its_engine_refuses_it():
+    """Else each request would be refused for what its client has not asked for."""
+
+    class Old(ScriptedEngine):
+        def check(self, sampling):
+            if sampling.repetition_penalty != 1:
+                raise UnsupportedError("not supported")
+
+    assert engines._penalty(1.1, ScriptedEngine()) == 1.1
+    assert engines._penalty(1.1, Old()) == 1.0
 
 
 def test_progress_is_logged_once_for_each_step():

@@ -50,10 +50,12 @@ def test_gguf_sampling_defaults(metadata, tokenizer):
     extra = {
         "general.sampling.temp": 0.6,
         "general.sampling.top_k": 20,
+        "general.sampling.penalty_repeat": 1.2,
         "tokenizer.ggml.add_bos_token": True,
     }
     facts = gguf_facts(metadata | extra, tokenizer, created=7)
     assert (facts.temperature, facts.top_p, facts.top_k, facts.bos_id) == (0.6, None, 20, 0)
+    assert facts.repetition_penalty == 1.2
 
 
 @pytest.mark.parametrize(
@@ -82,10 +84,19 @@ def test_folder_says_what_the_file_says(folder, metadata, tokenizer):
 def test_folder_generation_config(folder):
     """generation_config.json gives sampling defaults and further ends of a turn."""
     (folder / "generation_config.json").write_text(
-        json.dumps({"temperature": 0.7, "top_p": 0.8, "top_k": 20, "eos_token_id": [2, 5]})
+        json.dumps(
+            {
+                "temperature": 0.7,
+                "top_p": 0.8,
+                "top_k": 20,
+                "repetition_penalty": 1.05,
+                "eos_token_id": [2, 5],
+            }
+        )
     )
     facts = folder_facts(folder)
     assert (facts.temperature, facts.top_p, facts.top_k) == (0.7, 0.8, 20)
+    assert facts.repetition_penalty == 1.05
     assert facts.eos_ids == (0, 2, 5)
 
 
