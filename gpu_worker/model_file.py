@@ -6,11 +6,11 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from fastrun.service.config import Positive
+from fastrun.service.config import Positive, wanted
 from gpu_worker.dialect.chat_template import ChatTemplate
 from gpu_worker.dialect.families import FAMILIES, find
 from gpu_worker.dialect.profile import Profile
@@ -198,29 +198,34 @@ def _problem_of_dialect(dialect: Dialect) -> str | None:
 
 
 def _plain(error: msgspec.ValidationError) -> str:
-    """Say what is wrong, with the names that may stand there where one is unknown."""
-    text = str(error)
-    for table, kind in _TABLES.items():
-        where = text.partition(" - at ")[2].strip("`").removeprefix("$")
-        if "unknown field" in text and where == table:
-            known = [field.encode_name for field in msgspec.structs.fields(kind)]
-            return f"{text}; allowed are {', '.join(known)}"
-        for field in msgspec.structs.fields(kind):
-            if "Invalid enum value" in text and where == f"{table}.{field.encode_name}":
-                return f"{text}; allowed are {', '.join(map(repr, _choices(field.type)))}"
-    return text
+    """Say in words which key or value is wrong, and what may stand there."""
+    text, _, where = str(error).partition(" - at ")
+    found = _PATH.search(where)
+    path = found[1] if found else ""
+    if unknown := _UNKNOWN.search(text):
+        known = [field.encode_name for field in msgspec.structs.fields(_TABLES[path])]
+        return f"there is no key {_below(path, unknown[1])}: allowed are {', '.join(known)}"
+    if missing := _MISSING.search(text):
+        return f"{_below(path, missing[1])} is missing"
+    table, _, key = path.rpartition(".")
+    kind = _TABLES.get(table)
+    hint = None if kind is None else get_type_hints(kind, include_extras=True).get(key)
+    # What is wrong within a table of free keys msgspec says best.
+    if hint is None or get_origin(hint) is dict:
+        return f"{path}: {text}" if path else text
+    return f"{path} must be {wanted(hint)}"
 
 
-def _choices(hint: Any) -> list[Any]:
-    """Return the values of a Literal, or of one within a union."""
-    arguments = get_args(hint)
-    if get_origin(hint) is Literal:
-        return list(arguments)
-    return [value for each in arguments for value in _choices(each)]
+def _below(table: str, key: str) -> str:
+    return f"{table}.{key}" if table else key
 
 
+_UNKNOWN = re.compile(r"unknown field `(.+)`")
+_MISSING = re.compile(r"required field `(.+)`")
+# Such as `$.engine.slots`, or `$.dialect.thoughts[...]`, without the brackets.
+_PATH = re.compile(r"\$\.([\w.]+)")
 _TABLES: Mapping[str, type[msgspec.Struct]] = MappingProxyType(
-    {"": ModelFile, ".engine": EngineTable, ".dialect": Dialect, ".public": PublicTable}
+    {"": ModelFile, "engine": EngineTable, "dialect": Dialect, "public": PublicTable}
 )
 
 

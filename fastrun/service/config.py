@@ -13,8 +13,19 @@ import difflib
 import sys
 import tomllib
 from collections.abc import Iterable, Mapping
+from datetime import date
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 
@@ -37,7 +48,7 @@ Bytes = Annotated[int, msgspec.Meta(ge=1, le=MOST_BYTES)]
 
 # Whose tables the file may have: each service reads its own, and would not miss a misspelt one.
 _TABLES = ("edge", "auth", "scheduler", "worker")
-_PLAIN = {int: "a whole number", float: "a number", bool: "true or false"}
+_PLAIN = {int: "a whole number", float: "a number", bool: "true or false", date: "a date"}
 _BOUNDS = {"gt": "more than", "ge": "at least", "lt": "less than", "le": "at most"}
 
 
@@ -205,7 +216,7 @@ def _converted(
     try:
         return {field: msgspec.convert(_split(raw, hint), hint, strict=False)}
     except msgspec.ValidationError:  # whose words are for programmers
-        problems.append(f"{source}: must be {_wanted(hint)}")
+        problems.append(f"{source}: must be {wanted(hint)}")
         return {}
 
 
@@ -218,14 +229,16 @@ def _environment_name(hint: Any) -> str | None:
     return None
 
 
-def _wanted(hint: Any) -> str:
+def wanted(hint: Any) -> str:
     """What a value has to be, in words; of a list, each of its parts."""
     if get_origin(hint) is Literal:
         return "one of " + ", ".join(map(str, get_args(hint)))
     if get_origin(hint) in (list, tuple):
-        return _wanted(get_args(hint)[0])
+        return wanted(get_args(hint)[0])
+    if get_origin(hint) in (Union, UnionType):
+        return " or ".join(wanted(each) for each in get_args(hint) if each is not NoneType)
     if get_origin(hint) is not Annotated:
-        return _PLAIN.get(hint, "text")
+        return "a table" if msgspec.inspect.is_struct_type(hint) else _PLAIN.get(hint, "text")
     plain, *rest = get_args(hint)
     meta = [each for each in rest if isinstance(each, msgspec.Meta)]
     if described := next((each.description for each in meta if each.description), None):
@@ -236,7 +249,7 @@ def _wanted(hint: Any) -> str:
         for name, words in _BOUNDS.items()
         if (bound := getattr(each, name)) is not None
     ]
-    return " of ".join(filter(None, (_wanted(plain), " and ".join(bounds))))
+    return " of ".join(filter(None, (wanted(plain), " and ".join(bounds))))
 
 
 def _split(raw: Any, hint: Any) -> Any:

@@ -44,11 +44,16 @@ def test_paths_are_relative_to_the_file(tmp_path):
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ('path = "w"', "`id`"),
-        ('id = "m"\npath = "w"\ncolour = 1', "`colour`"),
+        ('path = "w"', "id is missing"),
+        ('id = "m"\npath = "w"\ncolour = 1', "there is no key colour: "),
         ('id = "m"\npath = "w"\n[dialect]\nfamily = "elvish"', "dialect.family must be one of"),
         ('id = "m"\npath = "w"\n[dialect]\nthoughts = ["<t>"]', "dialect.thoughts"),
-        ('id = "m"\npath = "w"\n[dialect.efforts]\nhuge = {}', "huge"),
+        (
+            'id = "m"\npath = "w"\n[dialect.efforts]\nhuge = {}',
+            "dialect.efforts: Invalid enum value 'huge'",
+        ),
+        ('id = "m"\npath = "w"\nengine = 1', "engine must be a table"),
+        ('id = "m"\npath = "w"\n[dialect]\nthoughts = [1, "b"]', "dialect.thoughts must be text"),
         ("id = ", "is not TOML"),
         ("id = " + "[" * 5000, "is not TOML"),
         ('id = ""\npath = "w"', "id must not be empty"),
@@ -58,11 +63,20 @@ def test_paths_are_relative_to_the_file(tmp_path):
         ('id = "m"\nhub = "o/../n"', "hub must be owner/name"),
         ('id = "m"\npath = "w"\nfile = "f"', "file and revision belong to hub"),
         ('id = "m"\npath = "w"\ncolour = 1', "allowed are id, path, hub"),
-        ('id = "m"\npath = "w"\n[engine]\ntp = 2', "allowed are slots, precision"),
-        ('id = "m"\npath = "w"\n[engine]\nquantization = "fp9"', "allowed are 'bf16', 'fp16'"),
-        ('id = "m"\npath = "w"\n[engine]\nslots = 0', "`int` >= 1 - at `$.engine.slots`"),
-        ('id = "m"\npath = "w"\n[engine]\nkv_cache_fraction = 1.5', "$.engine.kv_cache_fraction"),
-        ('id = "m"\npath = "w"\n[public]\ncreated = 5', "$.public.created"),
+        ('id = "m"\npath = "w"\n[engine]\ntp = 2', "engine.tp: allowed are slots, precision"),
+        (
+            'id = "m"\npath = "w"\n[engine]\nquantization = "fp9"',
+            "engine.quantization must be one of bf16, fp16",
+        ),
+        (
+            'id = "m"\npath = "w"\n[engine]\nslots = 0',
+            "engine.slots must be a whole number of at least 1",
+        ),
+        (
+            'id = "m"\npath = "w"\n[engine]\nkv_cache_fraction = 1.5',
+            "must be a number of more than 0",
+        ),
+        ('id = "m"\npath = "w"\n[public]\ncreated = 5', "public.created must be a date"),
         ('id = "m"\npath = "~nobody-of-this-name/w"', "~nobody-of-this-name/w"),
     ],
 )
