@@ -17,7 +17,7 @@ def main() -> None:
     if interruptible:
         # While modules are loaded there is nothing to tidy up, and a trace would be no answer.
         signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
-    standard_files.open_closed()
+    standard_files.prepare()
     _check_call()
     from fastrun.cli.app import called, make_app  # noqa: PLC0415 - elsewhere what it imports does not exist
     from fastrun.cli.errors import CommandError  # noqa: PLC0415 - beside its like

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fastrun.cli import standard_files
 from fastrun.cli.chat_api import ChatApi
 from fastrun.cli.chat_screen import Screen
 from fastrun.cli.connection import ContextName, context_of
@@ -122,7 +123,7 @@ def _turn(api: ChatApi, messages: Messages, line: str, options: dict[str, Any]) 
 
 def _asked(question: str | None) -> str | None:
     """What is asked once: the argument, what is piped in, or both."""
-    piped = "" if sys.stdin.isatty() else sys.stdin.read().strip()
+    piped = "" if sys.stdin.isatty() else standard_files.read_input().strip()
     return "\n\n".join(part for part in (question, piped) if part) or None
 
 

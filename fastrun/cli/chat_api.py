@@ -4,7 +4,7 @@ import http.client
 import json
 import ssl
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,6 +15,8 @@ from fastrun.cli.errors import CommandError, NotReachedError
 SILENCE_S = 600.0
 _DATA = b"data: "
 _DONE = b"[DONE]"
+# What reading an answer raises that is none of this API's.
+_FOREIGN = (ValueError, LookupError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +43,10 @@ class ChatApi:
     """
 
     def __init__(self, base_url: str, api_key: str) -> None:
-        parts = urlsplit(base_url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise CommandError(f"{base_url!r} is no URL such as http://127.0.0.1:8000/v1")
+        self._is_secure, self._host, self._port, self._path = _parts(base_url)
+        if not (api_key.isascii() and api_key.isprintable()):
+            raise CommandError("the API key holds a character that no key has: copy it anew")
         self.base_url = base_url.rstrip("/")
-        self._host, self._port, self._path = parts.hostname, parts.port, parts.path.rstrip("/")
-        self._is_secure = parts.scheme == "https"
         self._headers = {
             "authorization": f"Bearer {api_key}",
             "content-type": "application/json",
@@ -60,8 +60,11 @@ class ChatApi:
             CommandError: it refuses, or cannot be reached.
         """
         with closing(self._connection()) as connection:
-            document = json.loads(self._ask(connection, "GET", "/models", None).read())
-        return [each["id"] for each in document["data"]]
+            answer = self._ask(connection, "GET", "/models", None)
+            try:
+                return [each["id"] for each in json.loads(answer.read())["data"]]
+            except (OSError, http.client.HTTPException, *_FOREIGN) as error:
+                raise CommandError(f"{self.base_url} does not answer as an OpenAI API") from error
 
     def stream(
         self, messages: Sequence[Mapping[str, str]], options: Mapping[str, Any]
@@ -87,6 +90,8 @@ class ChatApi:
                 yield from pieces(answer)
             except (OSError, http.client.HTTPException) as error:
                 raise CommandError(f"the answer broke off: {error}") from error
+            except _FOREIGN as error:
+                raise CommandError(f"{self.base_url} does not answer as an OpenAI API") from error
 
     def _connection(self) -> http.client.HTTPConnection:
         if self._is_secure:
@@ -102,7 +107,8 @@ class ChatApi:
         try:
             connection.request(method, self._path + path, body, self._headers)
             answer = connection.getresponse()
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, UnicodeError) as error:
+            # The last: a text that cannot be a host's name.
             raise NotReachedError(
                 f"nothing answers at {self.base_url} ({error}): start it with fastrun up, or say "
                 "where it is with --base-url"
@@ -110,6 +116,16 @@ class ChatApi:
         if answer.status != http.HTTPStatus.OK:
             raise CommandError(_refusal(answer.status, answer.read(1 << 16)))
         return answer
+
+
+def _parts(base_url: str) -> tuple[bool, str, int | None, str]:
+    """Whether it is https, the host, the port and the path."""
+    with suppress(ValueError):  # of a port, or an address in brackets
+        parts = urlsplit(base_url)
+        if parts.scheme in ("http", "https") and parts.hostname:
+            path = parts.path.rstrip("/")
+            return parts.scheme == "https", parts.hostname, parts.port, path
+    raise CommandError(f"{base_url!r} is no URL such as http://127.0.0.1:8000/v1")
 
 
 def pieces(lines: Iterable[bytes]) -> Iterator[Piece]:

@@ -1,12 +1,12 @@
 """`fastrun context`: the deployments that this user operates."""
 
 import os
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from fastrun.cli import standard_files
 from fastrun.cli.contexts import LOCAL, Contexts, default_folder
 from fastrun.cli.errors import CommandError
 from fastrun.cli.group import group
@@ -34,10 +34,7 @@ def add(
     as_json: Json = False,
 ) -> None:
     """Keep a context that an operator of the deployment has made."""
-    try:
-        text = sys.stdin.read() if file == STDIN else Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"cannot read {file}: {error}") from error
+    text = standard_files.read_input() if file == STDIN else _read(file)
     contexts = _contexts()
     context = contexts.add(name, text, replace=replace)
     if as_json:
@@ -88,6 +85,13 @@ def remove(name: Name, as_json: Json = False) -> None:
         print_json({"removed": name})
     else:
         print(f"{name} is forgotten")
+
+
+def _read(file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandError(f"cannot read {file}: {error}") from error
 
 
 def _contexts() -> Contexts:

@@ -1,5 +1,6 @@
 """What commands print: tables for people, columns for pipes, JSON for programs."""
 
+import codecs
 import json
 import sys
 from collections.abc import Container, Sequence
@@ -17,8 +18,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON document on one line."""
-    print(json.dumps(value, ensure_ascii=False))
+    """Print one JSON document on one line, with its own escapes where the output needs some."""
+    is_utf8 = codecs.lookup(sys.stdout.encoding or "utf-8").name == "utf-8"
+    print(json.dumps(value, ensure_ascii=not is_utf8))
 
 
 def print_columns(

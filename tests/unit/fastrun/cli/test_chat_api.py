@@ -58,8 +58,25 @@ def test_failure(stream, says):
     assert seen == [Piece(content="Hi")]
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://host/v1", "http:///v1"])
+@pytest.mark.parametrize(
+    "url",
+    ["127.0.0.1:8000", "ftp://host/v1", "http:///v1", "http://[::1/v1", "http://host:99999/v1"],
+)
 def test_no_url(url):
     """What is no URL is refused by name."""
     with pytest.raises(CommandError, match="is no URL such as"):
         ChatApi(url, "key")
+
+
+def test_no_host():
+    """A text that can be no host's name is told like a host that does not answer."""
+    url = f"http://{'a' * 100}/v1"
+    with pytest.raises(CommandError, match=f"^nothing answers at {url} "):
+        ChatApi(url, "key").models()
+
+
+@pytest.mark.parametrize("key", ["fr_\u201cx\u201d", "fr_x\n"])
+def test_no_key(key):
+    """A key that no header can carry is refused before anybody is asked, and is not repeated."""
+    with pytest.raises(CommandError, match="the API key holds a character that no key has"):
+        ChatApi("http://127.0.0.1:1/v1", key)

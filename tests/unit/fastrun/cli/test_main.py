@@ -47,6 +47,25 @@ def make_app(called):
 
 app.make_app = make_app
 """
+READS = """
+from fastrun.cli import app, standard_files
+
+def make_app(called):
+    standard_files.read_input()
+
+app.make_app = make_app
+"""
+SHOWS = """
+from fastrun.cli import app, output
+from fastrun.cli.group import group
+
+def make_app(called):
+    made = group()
+    made.command()(lambda: SAYS)
+    return made
+
+app.make_app = make_app
+"""
 CANNOT = """
 from fastrun.cli import app
 
@@ -150,3 +169,24 @@ def test_a_file_that_cannot_be_had(run):
     """It is named, with the system's reason."""
     done = run(CANNOT)
     assert (done.returncode, done.stderr) == (1, "fastrun: /dev/null/model.toml: Not a directory\n")
+
+
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_input_that_is_no_text(run, errors):
+    """It is refused by one sentence, also where Python lets it through."""
+    reading, writing = os.pipe()
+    os.write(writing, b"caf\xe9")
+    os.close(writing)
+    done = run(READS, {**os.environ, "PYTHONIOENCODING": f"utf-8:{errors}"}, stdin=reading)
+    os.close(reading)
+    assert (done.returncode, done.stderr) == (1, "fastrun: what is piped in is not text in utf-8\n")
+
+
+@pytest.mark.parametrize(
+    ("says", "shown"),
+    [("print('Zo\xeb')", "Zo\\xeb\n"), ("output.print_json('Zo\xeb')", '"Zo\\u00eb"\n')],
+)
+def test_a_terminal_without_a_character(run, says, shown):
+    """What it cannot show is shown as its escape, and JSON stays JSON."""
+    done = run(SHOWS.replace("SAYS", says), {**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stdout, done.stderr) == (0, shown, "")
