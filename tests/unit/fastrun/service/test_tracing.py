@@ -91,7 +91,7 @@ def test_the_extra_is_missing(monkeypatch):
     """A service that is to trace and cannot says what to install."""
     monkeypatch.setitem(sys.modules, "fastrun.service.otlp", None)
     monkeypatch.delattr("fastrun.service.otlp", raising=False)
-    with pytest.raises(StartError, match=r"pip install 'fastrun\[otel\]'"):
+    with pytest.raises(StartError, match=r"pip install '\.\[otel\]' in fastrun's folder"):
         tracing.tracer("http://127.0.0.1:4317", "edge")
 
 
