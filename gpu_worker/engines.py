@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,6 +17,7 @@ from gpu_worker.config import Config
 from gpu_worker.dialect import families
 from gpu_worker.dialect.chat_template import ChatTemplate, PromptEncoder, TemplateError
 from gpu_worker.dialect.family import deepseek_dsml
+from gpu_worker.engine.errors import ModelError
 from gpu_worker.engine.protocol import Engine, EngineError, SamplingParams, UnsupportedError
 from gpu_worker.generation import Model
 from gpu_worker.model_file import Dialect, ModelFileError, PublicFacts, template_source
@@ -108,33 +110,43 @@ def _seconds_per(rate: float) -> float:
 
 def _cpu(config: Config) -> tuple["CpuEngine", Model]:
     try:
-        # Only the chosen engine is loaded: this one needs the extra `cpu`.
-        from gpu_worker.dialect.tokenizer import JsonTokenizer  # noqa: PLC0415
-        from gpu_worker.engine.cpu import loading, model_source, preparation  # noqa: PLC0415
-        from gpu_worker.engine.errors import ModelError  # noqa: PLC0415
+        return _load_cpu(config)
     except ImportError as error:
         raise StartError("the CPU engine is missing: pip install 'fastrun[cpu]'") from error
-    try:
-        prepared = preparation.prepare(
-            source := model_source.model_source(config.model or None, store_of(config.models)),
+    except ModelError as error:
+        raise StartError(str(error)) from error
+
+
+def _load_cpu(config: Config) -> tuple["CpuEngine", Model]:
+    # Only the chosen engine is loaded: this one needs the extra `cpu`.
+    from gpu_worker.dialect.tokenizer import JsonTokenizer  # noqa: PLC0415
+    from gpu_worker.engine.cpu import model_source, preparation  # noqa: PLC0415
+    from gpu_worker.engine.cpu.runtime import import_openvino  # noqa: PLC0415
+
+    source = model_source.model_source(config.model or None, store_of(config.models))
+    with ThreadPoolExecutor(1, "model-files") as beside:
+        preparing = beside.submit(
+            preparation.prepare,
+            source,
             precision="fast" if config.precision == "fast" else "exact",
             cache=Path(config.cache) if config.cache else None,
             progress=Phases(),
         )
-        log.info("model_loading", model=prepared.name)
-        # Loading compiles for a second or more, on one core and without Python.
-        with ThreadPoolExecutor(1, "tokenizer") as beside:
-            reading = beside.submit(JsonTokenizer.from_file, prepared.tokenizer)
-            engine = loading.load_cpu_engine(
-                prepared,
-                slots=config.slots,
-                kv_cache_bytes=config.kv_cache_mib << 20,
-                threads=config.threads or None,
-                tokenizer=reading,
-            )
-    except ModelError as error:
-        raise StartError(str(error)) from error
-    return engine, _model(source, prepared, reading.result(), engine)
+        # The engine's libraries are imported while files are hashed, which needs no Python.
+        from gpu_worker.engine.cpu import loading  # noqa: PLC0415
+
+        import_openvino()
+        prepared = preparing.result()
+    log.info("model_loading", model=prepared.name)
+    tokenizer = cache(partial(JsonTokenizer.from_file, prepared.tokenizer))
+    engine = loading.load_cpu_engine(
+        prepared,
+        slots=config.slots,
+        kv_cache_bytes=config.kv_cache_mib << 20,
+        threads=config.threads or None,
+        tokenizer=tokenizer,
+    )
+    return engine, _model(source, prepared, tokenizer(), engine)
 
 
 async def _tensorrt_llm(config: Config, leave: Callable[[int], None]) -> tuple[Engine, Model]:

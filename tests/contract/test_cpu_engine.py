@@ -9,6 +9,7 @@ import pytest
 from engine_outputs import outputs_of
 
 from gpu_worker.dialect.tokenizer import JsonTokenizer
+from gpu_worker.engine.cpu import loading
 from gpu_worker.engine.cpu.engine import CpuEngine
 from gpu_worker.engine.cpu.loading import load_cpu_engine
 from gpu_worker.engine.cpu.model_source import ModelSource
@@ -16,6 +17,7 @@ from gpu_worker.engine.cpu.network import load_network
 from gpu_worker.engine.cpu.preparation import PreparedModel, prepare
 from gpu_worker.engine.cpu.sampler import RowSampler
 from gpu_worker.engine.errors import ModelError
+from gpu_worker.engine.guidance.trial import Trial
 from gpu_worker.engine.protocol import EngineDeadError, EngineError, SamplingParams
 
 TINY = Path(__file__).parents[1] / "models/tiny/tiny.gguf"
@@ -180,6 +182,25 @@ def test_graph_that_is_no_language_model(tiny: PreparedModel, tmp_path):
     broken = msgspec.structs.replace(tiny, ir=tmp_path / "openvino_model.xml")
     with pytest.raises(ModelError, match=r"^model 'tiny' cannot be loaded: .+$"):
         load_cpu_engine(broken)
+
+
+def test_a_graph_that_does_not_compile_leaves_nothing_behind(tiny: PreparedModel, monkeypatch):
+    """The process for grammars, which is started beside the compilation, ends with it."""
+    processes = []
+    start = Trial._start
+
+    def started(trial):
+        start(trial)
+        processes.append(trial._process)
+
+    def fail(*_, **__):
+        raise RuntimeError("no kernel fits")
+
+    monkeypatch.setattr(Trial, "_start", started)
+    monkeypatch.setattr(loading, "compile_graph", fail)
+    with pytest.raises(ModelError, match=r"^model 'tiny' cannot be loaded: no kernel fits$"):
+        load_cpu_engine(tiny)
+    assert [process.poll() is None for process in processes] == [False]
 
 
 def test_paged_attention_can_be_built(tiny: PreparedModel):

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
@@ -40,7 +40,7 @@ class GrammarCompiler:
         *,
         vocabulary: int,
         eos_ids: Sequence[int],
-        reading: Future[JsonTokenizer] | None = None,
+        read: JsonTokenizer | None = None,
     ) -> None:
         """Begin to read the vocabulary, which takes some tenths of a second; compilations wait.
 
@@ -48,7 +48,7 @@ class GrammarCompiler:
             tokenizer: a tokenizer.json.
             vocabulary: how many logits the model has.
             eos_ids: the tokens that end a turn.
-            reading: of that file, where somebody else needs it too.
+            read: that file, where somebody has read it.
         """
         self._size = vocabulary
         self._known = KnownGrammars[Constraint](count=KNOWN_GRAMMARS, ready_bytes=READY_BYTES)
@@ -58,7 +58,7 @@ class GrammarCompiler:
         self._renewals = deep_threads(1, STACK_BYTES)
         self._vocabulary = self._quick.submit(
             lambda: Vocabulary.of(
-                reading.result() if reading else JsonTokenizer.from_file(tokenizer),
+                read or JsonTokenizer.from_file(tokenizer),
                 size=vocabulary,
                 eos_ids=eos_ids,
             )

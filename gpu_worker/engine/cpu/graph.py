@@ -87,6 +87,11 @@ def add_paged_attention(graph: Any) -> None:
     graph.validate_nodes_and_infer_types()
 
 
+def vocabulary_of(graph: Any) -> int:
+    """Return how many token ids there are, which is the width of the logits."""
+    return int(graph.output("logits").partial_shape[-1].get_length())
+
+
 def heads_of(graph: Any) -> Heads:
     """Return what a graph's attention nodes know of their heads."""
     return {

@@ -1,12 +1,16 @@
 """Puts the CPU engine together from a prepared model."""
 
-from concurrent.futures import Future
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from gpu_worker.dialect.tokenizer import JsonTokenizer
 from gpu_worker.engine.cpu.engine import TOKENS_PER_STEP, CpuEngine
 from gpu_worker.engine.cpu.grammar_compiler import GrammarCompiler
-from gpu_worker.engine.cpu.network import load_network
+from gpu_worker.engine.cpu.graph import compile_graph, read_graph, vocabulary_of
+from gpu_worker.engine.cpu.network import PagedNetwork, available_cores
 from gpu_worker.engine.cpu.preparation import PreparedModel
+from gpu_worker.engine.cpu.runtime import import_openvino
 from gpu_worker.engine.errors import ModelError
 
 SLOTS = 32
@@ -20,7 +24,7 @@ def load_cpu_engine(
     kv_cache_bytes: int = KV_CACHE_BYTES,
     threads: int | None = None,
     tokens_per_step: int = TOKENS_PER_STEP,
-    tokenizer: Future[JsonTokenizer] | None = None,
+    tokenizer: Callable[[], JsonTokenizer] | None = None,
 ) -> CpuEngine:
     """Load a model; takes seconds and must not run in an event loop.
 
@@ -32,13 +36,18 @@ def load_cpu_engine(
             engine's context_length shrinks to it.
         threads: for the network; None for one per core that this process may use.
         tokens_per_step: how many tokens one step computes at most.
-        tokenizer: the model's, where the caller reads it; else it is read here, for grammars.
+        tokenizer: reads the model's, where the caller needs it too; called once, and done with
+            when this returns.
 
     Raises:
         ModelError: it is not a model that paged attention can be built into.
     """
     try:
-        network = load_network(model.ir, precision=model.precision, threads=threads)
+        network, grammars = _compiled(
+            model,
+            threads or available_cores(),
+            tokenizer or partial(JsonTokenizer.from_file, model.tokenizer),
+        )
     except Exception as error:  # OpenVINO raises several kinds
         reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
         raise ModelError(f"model {model.name!r} cannot be loaded: {reason[0]}") from error
@@ -50,16 +59,34 @@ def load_cpu_engine(
         slots=slots,
         context_length=model.context_length,
         blocks=blocks,
-        grammars=_grammars(model, network.vocabulary, tokenizer),
+        grammars=grammars,
         tokens_per_step=tokens_per_step,
     )
 
 
+def _compiled(
+    model: PreparedModel, threads: int, tokenizer: Callable[[], JsonTokenizer]
+) -> tuple[PagedNetwork, GrammarCompiler | None]:
+    core = import_openvino().Core()
+    graph = read_graph(core, model.ir, model.precision)
+    # Compiling takes half a second or more, and no Python. Reading vocabularies takes nearly as
+    # long, and lets no other Python run meanwhile.
+    with ThreadPoolExecutor(1, "vocabulary") as beside:
+        making = beside.submit(_grammars, model, vocabulary_of(graph), tokenizer)
+        try:
+            compiled = compile_graph(core, graph, model.precision, threads=threads)
+        except BaseException:
+            if grammars := making.result():
+                grammars.close()
+            raise
+        return PagedNetwork(compiled), making.result()
+
+
 def _grammars(
-    model: PreparedModel, vocabulary: int, reading: Future[JsonTokenizer] | None
+    model: PreparedModel, vocabulary: int, tokenizer: Callable[[], JsonTokenizer]
 ) -> GrammarCompiler | None:
     if not model.eos_ids:
         return None
     return GrammarCompiler(
-        model.tokenizer, vocabulary=vocabulary, eos_ids=model.eos_ids, reading=reading
+        model.tokenizer, vocabulary=vocabulary, eos_ids=model.eos_ids, read=tokenizer()
     )

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpu_worker.engine.cpu.batch import Row
-from gpu_worker.engine.cpu.graph import compile_graph, read_graph
+from gpu_worker.engine.cpu.graph import compile_graph, read_graph, vocabulary_of
 from gpu_worker.engine.cpu.precision import Precision
 from gpu_worker.engine.cpu.runtime import import_openvino
 
@@ -50,7 +50,7 @@ class PagedNetwork:
         self._caches = [port for port in self._compiled.inputs if "_cache." in port.any_name]
         value_cache = self._compiled.input("value_cache.0").partial_shape
         self._block_size = int(value_cache[2].get_length())
-        self._vocabulary = int(self._compiled.output("logits").partial_shape[-1].get_length())
+        self._vocabulary = vocabulary_of(compiled)
 
     @property
     def block_size(self) -> int:
