@@ -93,14 +93,15 @@ class Admission:
         lost it, or the edge would not ask: that lease is voided, and its slot comes back by the
         worker. All that do not wait yet get a place together.
         """
-        places = self.queue.of_request(edge.edge_id, acquire.request_id)
+        request_id = acquire.request_id
+        places = self.queue.of_request(edge.edge_id, request_id)
         present = {each for waiting in places for each in waiting.generations}
         asked = dict.fromkeys(acquire.generations or (0,))
         generations = deque([each for each in asked if each not in present])
         if not generations:
             self._answers.queued(places[0])
             return
-        for lease in self.leases.of_request(acquire.request_id):
+        for lease in self.leases.of_request(request_id):
             if lease.edge_id == edge.edge_id and lease.generation in asked:
                 self.void(lease)
         waiting = self._waiting(edge, acquire, generations, now, begun=bool(places))
@@ -149,9 +150,9 @@ class Admission:
         """Note that a worker has failed a request by a fault of its own."""
         worker = self._fleet.instance(instance_id)
         if worker is not None and self._fleet.failed(worker, lease_id, now):
-            self._recorder.failing(worker.card.model)
+            self._recorder.failing(worker.model)
             # If all of a model have failed by now, those that wait may use them all again.
-            self.fill(worker.card.model, now)
+            self.fill(worker.model, now)
 
     def withdraw(self, edge_id: str, now: float) -> None:
         """Forget what waits for an edge whose session has ended: it asks again when it is back."""
@@ -197,7 +198,7 @@ class Admission:
             log.exception("usage_not_taken", request_id=lease.request_id, lease_id=lease_id)
         self.leases.free(worker.instance_id, lease_id)
         self._left(lease, now)
-        self.fill(worker.card.model, now)
+        self.fill(worker.model, now)
 
     def void(self, lease: Lease, *, started: bool = False) -> None:
         """Doubt a lease: its worker is asked to see to it, now or when it is back."""
@@ -218,8 +219,8 @@ class Admission:
         """Let the leases of a worker that is gone hold its slots, and nobody wait for it."""
         for lease in self.leases.of_instance(worker.instance_id):
             self._left(lease, now)
-        self.review(worker.card.model, now)
-        self.fill(worker.card.model, now)
+        self.review(worker.model, now)
+        self.fill(worker.model, now)
 
     def end_instance(self, instance_id: str, now: float) -> int:
         """End all leases of a worker process that is no more; returns how many there were."""
@@ -332,9 +333,9 @@ class Admission:
             self._usage_log.add(lease.request_id, lease.generation, worker.worker_id, usage, now)
         if usage is not None:
             self.limits.use(lease, usage, now)
-            self._recorder.used(worker.card.model, usage.prompt_tokens, usage.cached_tokens)
+            self._recorder.used(worker.model, usage.prompt_tokens, usage.cached_tokens)
         self.placement.ran(lease, usage, now)
-        self.refusals.freed(worker.card.model, now)
+        self.refusals.freed(worker.model, now)
 
     def _waiting(
         self, edge: Edge, acquire: Acquire, generations: deque[int], now: float, *, begun: bool
@@ -429,4 +430,4 @@ class Admission:
 
     def _refill(self, instance_id: str, now: float) -> None:
         if worker := self._fleet.instance(instance_id):
-            self.fill(worker.card.model, now)
+            self.fill(worker.model, now)

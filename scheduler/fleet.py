@@ -29,6 +29,8 @@ class Worker:
     worker_id: str
     instance_id: str
     address: str
+    model: str
+    """Of its card, which takes longer to read; each request asks several times."""
     card: ModelCard
     slots: int
     link: WorkerLink | None
@@ -197,6 +199,7 @@ class Fleet:
             worker_id=hello.worker_id,
             instance_id=hello.instance_id,
             address=hello.address,
+            model=hello.model.model,
             card=hello.model,
             slots=hello.slots,
             link=link,
@@ -220,7 +223,7 @@ class Fleet:
         self._workers[worker.worker_id] = worker
         self._by_instance[worker.instance_id] = worker
         self._count(worker, now)
-        self.cards[worker.card.model] = worker.card
+        self.cards[worker.model] = worker.card
         return worker, former
 
     def begin_term(self) -> None:
@@ -266,7 +269,7 @@ class Fleet:
         if worker := self._by_instance.get(lease.instance_id):
             worker.held += 1
             worker.turn = next(self._turns)
-            self._rosters[worker.card.model].recount(worker)
+            self._rosters[worker.model].recount(worker)
 
     def lease_ended(self, lease: Lease) -> None:
         """One slot of a worker less is held."""
@@ -284,7 +287,7 @@ class Fleet:
         """Note that a request is at a worker no more, or never came to it."""
         worker.load.ended(lease_id)
         worker.breaker.ended(lease_id)
-        self._rosters[worker.card.model].recount(worker)
+        self._rosters[worker.model].recount(worker)
 
     def succeeded(self, lease: Lease, now: float) -> None:
         """Note that the worker of a lease has answered its request."""
@@ -330,7 +333,7 @@ class Fleet:
         return [model for model, roster in self._rosters.items() if roster.reopen(now)]
 
     def _count(self, worker: Worker, now: float) -> None:
-        model = worker.card.model
+        model = worker.model
         roster = self._rosters.get(model)
         if roster is None:
             roster = self._rosters[model] = Roster(self.load_of)
@@ -339,7 +342,7 @@ class Fleet:
     def _remove(self, worker: Worker) -> None:
         del self._workers[worker.worker_id]
         del self._by_instance[worker.instance_id]
-        self._rosters[worker.card.model].remove(worker)
+        self._rosters[worker.model].remove(worker)
         self._away.pop(worker.worker_id, None)
         self._gone.pop(worker.worker_id, None)
 

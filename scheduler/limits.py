@@ -156,17 +156,18 @@ class Limits:
 
     def let_in(self, acquire: Acquire, now: float) -> None:
         """Charge a request that gets a slot or a place in the queue, unless it was charged."""
-        if request := self._in_flight.get(acquire.request_id):
+        request_id = acquire.request_id
+        if request := self._in_flight.get(request_id):
             request.is_over = False
             return
-        request = self._ended.pop(acquire.request_id, None)
+        request = self._ended.pop(request_id, None)
         if request is None:
             meters = self._meters(acquire.account_id, acquire.key_id)
             request = _request(meters, acquire.choices)
-            request.reserved = acquire.token_estimate
+            request.reserved = estimate = acquire.token_estimate
             for share in request.shares:
-                share.charge(acquire.token_estimate, now)
-        self._begin(acquire.request_id, request)
+                share.charge(estimate, now)
+        self._begin(request_id, request)
 
     def hold(self, lease: Lease, now: float) -> None:
         """Count a request that a worker runs; of one that nobody knows nothing is charged yet."""

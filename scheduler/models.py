@@ -83,6 +83,4 @@ class Models:
         edge.send(EdgeReply(models=self.listed()))
 
     def _is_served(self, model: str) -> bool:
-        return any(
-            worker.card.model == model and not worker.gone for worker in self._fleet.workers()
-        )
+        return any(worker.model == model and not worker.gone for worker in self._fleet.workers())

@@ -74,15 +74,15 @@ class Placement:
 
     def loss(self, worker: Worker, prompt: Prompt) -> int:
         """Return how many tokens of a prompt a worker would compute that another one has cached."""
-        return self.index.lost_tokens(worker.instance_id, worker.card.model, prompt)
+        return self.index.lost_tokens(worker.instance_id, worker.model, prompt)
 
     # What becomes of requests
 
     def granted(self, worker: Worker, lease_id: str, prompt: Prompt, now: float) -> None:
         """Keep in mind what a worker is about to get; its lease is held next."""
         if blocks := worker.heartbeat.kv_blocks_total:
-            self.index.bound(worker.instance_id, worker.card.model, blocks * KV_BLOCK_TOKENS)
-        promise = self.index.place(worker.instance_id, worker.card.model, prompt)
+            self.index.bound(worker.instance_id, worker.model, blocks * KV_BLOCK_TOKENS)
+        promise = self.index.place(worker.instance_id, worker.model, prompt)
         cached = 0
         if promise is not None:
             cached = prompt.tokens_of(promise.blocks)

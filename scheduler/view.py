@@ -65,7 +65,7 @@ def _status(worker: Worker, state: str, slots_in_use: int) -> WorkerStatus:
         worker_id=worker.worker_id,
         instance_id=worker.instance_id,
         address=worker.address,
-        model=worker.card.model,
+        model=worker.model,
         state=state,
         slots=worker.slots,
         slots_in_use=slots_in_use,

@@ -169,10 +169,10 @@ class WorkerSessions:
             reconcile(self._admission, self._edges, worker, hello, now)
             self._fleet.confirm(worker, now)
         self._models.changed()
-        if former is not None and former.card.model != worker.card.model:
-            self._admission.review(former.card.model, now)
-            self._admission.fill(former.card.model, now)
-        self._admission.fill(worker.card.model, now)
+        if former is not None and former.model != worker.model:
+            self._admission.review(former.model, now)
+            self._admission.fill(former.model, now)
+        self._admission.fill(worker.model, now)
 
     def _joined(self, worker: Worker, *, welcomed: bool) -> None:
         if not welcomed:
@@ -181,7 +181,7 @@ class WorkerSessions:
             "worker_joined",
             worker_id=worker.worker_id,
             instance_id=worker.instance_id,
-            model=worker.card.model,
+            model=worker.model,
             slots=worker.slots,
         )
 
@@ -212,8 +212,8 @@ class WorkerSessions:
             void_missing(self._admission, worker)
         if took != worker.takes_requests:
             self._models.changed()
-            self._admission.review(worker.card.model, now)
-            self._admission.fill(worker.card.model, now)
+            self._admission.review(worker.model, now)
+            self._admission.fill(worker.model, now)
 
     def _slot_freed(self, worker: Worker, freed: SlotFreed, now: float) -> None:
         usage = freed.usage if freed.HasField("usage") else None
