@@ -132,7 +132,10 @@ def _tool(tool: generation_pb2.Tool) -> Tool:
     parameters = None
     if tool.parameters_json_schema:
         parameters = _object(tool.parameters_json_schema, f"the parameters of {tool.name[:64]!r}")
-        if parameters.get("type", "object") != "object":
+        kinds = parameters.get("type", "object")
+        if isinstance(kinds, list) and "object" in kinds:
+            parameters["type"] = kinds = "object"  # arguments are one, whatever else might be
+        if kinds != "object":
             raise InvalidRequestError(
                 f"the parameters of {tool.name[:64]!r} must be of type object"
             )

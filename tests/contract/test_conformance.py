@@ -145,6 +145,10 @@ TAKEN_IN_CHAT = [
     {"temperature": None, "top_k": None, "stop": None, "tools": None, "stream": None},
     {"seed": 2147483647},
     {"tools": []},
+    *(
+        {"tools": tool(name="f", parameters={"type": ["object", "null"]}), "tool_choice": choice}
+        for choice in ("auto", "required")
+    ),
     {"tool_choice": "auto"},
     {"response_format": {"type": "text"}},
     {"reasoning_effort": "none"},

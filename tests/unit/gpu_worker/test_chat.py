@@ -76,6 +76,13 @@ def test_tool_choices(tool_choice, may_call, shown, forced, most):
     assert (asked.forced, asked.most_calls) == (forced, most)
 
 
+def test_arguments_are_an_object():
+    """Also where parameters allow null besides, as some clients write of what may be absent."""
+    parameters = '{"type": ["object", "null"], "properties": {}}'
+    request = GenerateRequest(tools=[Tool(name="f", parameters_json_schema=parameters)])
+    assert chat.read(request).tools[0].parameters == {"type": "object", "properties": {}}
+
+
 def test_parallel_calls_can_be_refused():
     """False is at most one call; true and absent are any number."""
     for parallel, most in [(False, 1), (True, None), (None, None)]:
