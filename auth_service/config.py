@@ -10,10 +10,10 @@ from fastrun.service import tracing
 from fastrun.service.config import (
     Address,
     AddressOrNone,
+    DatabaseUrl,
     LogLevel,
     Seconds,
     SomeSeconds,
-    environment,
 )
 from fastrun.service.tls import TlsSettings
 
@@ -33,7 +33,7 @@ FormerSecret = Annotated[
 class Config(TlsSettings, frozen=True, kw_only=True):
     """Read from FASTRUN_AUTH_* and DATABASE_URL; see fastrun.service.config."""
 
-    database_url: Annotated[str, environment("DATABASE_URL")]
+    database_url: DatabaseUrl
     """Where Postgres is: postgresql://user:password@host:port/database."""
     pepper: Secret
     """Secret of the stored key digests: 32 bytes or more, in hexadecimal. Not in the database."""

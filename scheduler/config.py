@@ -6,14 +6,14 @@ from typing import Annotated
 import msgspec
 
 from fastrun.service import tracing
-from fastrun.service.config import MOST, Count, Positive, Seconds, environment
+from fastrun.service.config import MOST, Count, DatabaseUrlOrNone, Positive, Seconds
 from fastrun.service.tls import TlsSettings
 
 
 class Config(TlsSettings, frozen=True, kw_only=True):
     """Read from FASTRUN_SCHEDULER_*; see fastrun.service.config."""
 
-    database_url: Annotated[str, environment("DATABASE_URL")] = ""
+    database_url: DatabaseUrlOrNone = ""
     """Where Postgres is, which says who of several schedulers leads, and which models were ever
     served: postgresql://user:password@host:port/database. Without it one scheduler leads, and
     forgets models when it ends."""

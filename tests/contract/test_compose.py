@@ -45,6 +45,8 @@ def passed_on(service, dotenv=None):
 
 def settings(kind, service):
     environment = passed_on(service)
+    if url := environment.get("DATABASE_URL"):
+        environment["DATABASE_URL"] = re.sub(r"\$\{POSTGRES_PASSWORD:\?[^}]*\}", "secret", url)
     if kind == "auth":
         environment["FASTRUN_AUTH_PEPPER"] = "ab" * 32
         environment["FASTRUN_AUTH_PREVIOUS_PEPPERS"] = ""

@@ -23,7 +23,7 @@ RENEW = "start fastrun up again, which makes it anew"
 TIMEOUT_S = 5.0
 # What a start makes by itself, unless it is told.
 _MADE = {
-    ("auth", "database_url"): ("DATABASE_URL", "postgresql:"),
+    ("auth", "database_url"): ("DATABASE_URL", "postgresql://"),
     ("auth", "pepper"): ("FASTRUN_AUTH_PEPPER", "00" * 32),
 }
 

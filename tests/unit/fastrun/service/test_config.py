@@ -195,3 +195,43 @@ def test_load_one_names_what_is_wrong(environ):
     """A value that is wrong, or a file that cannot be read, is no value that is missing."""
     with pytest.raises(config.ConfigError, match=next(iter(environ))):
         config.load_one(Config, "edge", "port", environ)
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """What keeps something in Postgres."""
+
+    database_url: config.DatabaseUrl
+    other_url: config.DatabaseUrlOrNone = ""
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://fastrun:secret@127.0.0.1:5432/postgres?sslmode=require",
+        "postgres://db",
+        "postgresql:///x?host=/var/run/postgresql",
+        "postgresql://%2Ftmp/x",
+        "postgresql://u:p%5B%23@[::1]:5432,db-2:5433/x",
+        "postgresql://u:p@ss:w%rd@db/x",
+    ],
+)
+def test_a_database(url):
+    """Hosts, addresses and sockets of all kinds are taken as they are."""
+    assert config.load(Stored, "auth", {"DATABASE_URL": url}).database_url == url
+
+
+@pytest.mark.parametrize("password", ["hunter[2", "hunter]2", "hunter/2", "hunter?2", "hunter#2"])
+def test_a_password_that_breaks_a_url(password):
+    """It is told how to write it, and not repeated, as the driver's own words would."""
+    with pytest.raises(config.ConfigError) as caught:
+        config.load(Stored, "auth", {"DATABASE_URL": f"postgresql://u:{password}@db/x"})
+    problems = dict(problem.split(": ", 1) for problem in caught.value.problems)
+    assert problems["DATABASE_URL"].endswith("with [ ] / ? # in a password as %5B %5D %2F %3F %23")
+    assert "hunter" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["", "mysql://db/x", "db:5432", "postgresql://db:port/x"])
+def test_no_database(url):
+    """What is no URL of a Postgres is refused before anybody connects."""
+    with pytest.raises(config.ConfigError):
+        config.load(Stored, "auth", {"DATABASE_URL": url})
