@@ -311,6 +311,18 @@ def scheduler(
     )
 
 
+@app.command(epilog="Example: fastrun bench start --repeat 10")
+def start(
+    *,
+    repeat: Annotated[int, typer.Option(min=1, help="How often; medians count.")] = 5,
+    as_json: Json = False,
+) -> None:
+    """Measure how long a worker takes until it serves; needs no stack."""
+    from fastrun.cli import bench_start  # noqa: PLC0415 - starts processes
+
+    bench_start.run(repeat, as_json=as_json)
+
+
 async def _measure(target: Target, levels: list[int], tokens: int, repeat: int) -> list[Load]:
     await measure(target, 1, max_tokens=8, prompts=PROMPTS)  # warms caches on every side
     best = []
