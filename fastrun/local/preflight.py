@@ -1,5 +1,6 @@
 """What can be seen to be missing before anything is started, said in one sentence."""
 
+import os
 import platform
 import re
 import socket
@@ -11,6 +12,7 @@ from fastrun.local.environment import LOOPBACK
 from fastrun.local.errors import LocalError
 
 MACHINES = ("x86_64", "amd64", "aarch64", "arm64")
+REACHED_S = 5.0
 _EXTRAS = ("cpu", "server")
 _REQUIREMENT = re.compile(r"""(?P<name>[\w.-]+).*\bextra == ['"](?P<extra>\w+)['"]""")
 
@@ -57,6 +59,23 @@ def _is_there(name: str) -> bool:
     except PackageNotFoundError:
         return False
     return True
+
+
+def check_loopback() -> None:
+    """Make sure that the parts of a stack can reach each other.
+
+    Raises:
+        LocalError: they cannot.
+    """
+    try:
+        with socket.create_server((LOOPBACK, 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=REACHED_S).close()
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else error
+        raise LocalError(
+            f"the parts of a stack cannot reach each other at {LOOPBACK} ({reason}): "
+            "see to the loopback interface, as by ip link set lo up"
+        ) from error
 
 
 def check_port(port: int) -> None:

@@ -52,6 +52,7 @@ def run(request: Request) -> int:
     """
     preflight.check_machine()
     preflight.check_packages()
+    preflight.check_loopback()
     environ = dict(os.environ)
     environment.check_own(environ)
     folder = (

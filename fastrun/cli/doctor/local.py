@@ -103,6 +103,7 @@ def _startable(environ: Mapping[str, str], port: int) -> Iterator[Finding]:
     except LocalError as error:
         yield wrong("packages", str(error))
     try:
+        preflight.check_loopback()
         preflight.check_port(port)
         yield ok("port", f"{port} is free")
     except LocalError as error:
