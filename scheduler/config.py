@@ -6,7 +6,15 @@ from typing import Annotated
 import msgspec
 
 from fastrun.service import tracing
-from fastrun.service.config import MOST, Count, DatabaseUrlOrNone, Positive, Seconds
+from fastrun.service.config import (
+    MOST,
+    Address,
+    Count,
+    DatabaseUrlOrNone,
+    LogLevel,
+    Positive,
+    Seconds,
+)
 from fastrun.service.tls import TlsSettings
 
 
@@ -17,12 +25,12 @@ class Config(TlsSettings, frozen=True, kw_only=True):
     """Where Postgres is, which says who of several schedulers leads, and which models were ever
     served: postgresql://user:password@host:port/database. Without it one scheduler leads, and
     forgets models when it ends."""
-    listen: str = "127.0.0.1:7002"
+    listen: Address = "127.0.0.1:7002"
     """host:port of the gRPC server; port 0 takes a free one."""
-    admin_listen: str = "127.0.0.1:9102"
+    admin_listen: Address = "127.0.0.1:9102"
     """host:port of /metrics, /healthz and /readyz."""
-    log_level: str = "info"
-    """debug, info, warning or error."""
+    log_level: LogLevel = "info"
+    """What is logged, and all that is worse."""
     grace_s: Seconds = 30.0
     """How long stopping may take after SIGTERM."""
     otlp_endpoint: tracing.Endpoint = ""

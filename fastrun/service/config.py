@@ -31,8 +31,10 @@ import msgspec
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-Address = Annotated[str, msgspec.Meta(pattern=r":\d+$", description="host:port")]
-AddressOrNone = Annotated[str, msgspec.Meta(pattern=r"^$|:\d+$", description="host:port")]
+# Where a larger one is taken, it stands for another: 99999 for 34463.
+_PORT = r":(\d{1,4}|[1-5]\d{4}|6[0-4]\d{3}|65[0-4]\d{2}|655[0-2]\d|6553[0-5])$"
+Address = Annotated[str, msgspec.Meta(pattern=_PORT, description="host:port")]
+AddressOrNone = Annotated[str, msgspec.Meta(pattern=f"^$|{_PORT}", description="host:port")]
 _HOST = r"(\[[\w:.%]+\]|[^\[\]@/?#:,]*)(:\d*)?"
 _DATABASE_URL = rf"postgres(ql)?://([^\[\]/?#]*@)?{_HOST}(,{_HOST})*([/?].*)?$"
 # What the driver says of another one quotes what may be the password.

@@ -46,6 +46,10 @@ class _Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
+    def __init__(self, host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, port), handler)
+
     def start(self) -> None:
         self.socket.settimeout(1)  # who asked may have gone again before it is accepted
         self._stopping, self._stop = socket.socketpair()
@@ -99,9 +103,10 @@ class AdminServer:
             OSError: the port cannot be had.
         """
         try:
-            server = _Server((host, port), self._handler())
+            server = _Server(host, port, self._handler())
         except OSError as error:
-            raise ListenError(f"{host}:{port}") from error
+            address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            raise ListenError(address) from error
         self._server = server
         server.start()
         return int(server.server_address[1])

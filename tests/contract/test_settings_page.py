@@ -41,5 +41,18 @@ def test_no_number_is_without_end(service, module):
         assert endless.keys() <= wrong
 
 
+@pytest.mark.parametrize(("service", "module"), SERVICES.items())
+def test_what_all_services_have_is_checked_by_all(service, module):
+    """A level that logs do not have, and a port that would stand for another, are refused."""
+    kind = import_module(f"{module}.config").Config
+    wrong = {"LOG_LEVEL": "loud", "LISTEN": "127.0.0.1:99999", "ADMIN_LISTEN": "127.0.0.1:65536"}
+    environ = {f"FASTRUN_{service.upper()}_{name}": value for name, value in wrong.items()}
+    with pytest.raises(config.ConfigError) as caught:
+        config.load(kind, service, environ)
+    assert environ.keys() <= {each.partition(":")[0] for each in caught.value.problems}
+    largest = {f"FASTRUN_{service.upper()}_LISTEN": "127.0.0.1:65535"}
+    assert config.load_one(kind, service, "listen", largest) == "127.0.0.1:65535"
+
+
 def _is_number(default):
     return isinstance(default, int | float) and not isinstance(default, bool)

@@ -1,6 +1,7 @@
 """The admin port."""
 
 import errno
+import re
 import socket
 import struct
 import subprocess
@@ -16,14 +17,22 @@ from fastrun.service import metrics
 from fastrun.service.metrics import AdminServer
 
 
-def fetch(port, path):
+def fetch(port, path, host="127.0.0.1"):
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+        with opener.open(f"http://{host}:{port}{path}", timeout=5) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read().decode()
+
+
+def _has_ipv6():
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
 
 
 @pytest.fixture
@@ -58,6 +67,21 @@ def test_other_paths_are_not_found(admin):
     status, body = fetch(admin[0], "/")
     assert status == 404
     assert "/metrics" in body
+
+
+@pytest.mark.skipif(not _has_ipv6(), reason="this machine has no IPv6")
+@pytest.mark.parametrize("host", ["::1", "::"])
+def test_hosts_with_ipv6_alone_are_served(host):
+    """It listens at addresses of either kind, as the service itself does."""
+    server = AdminServer(CollectorRegistry(), alive=lambda: None, ready=lambda: None)
+    port = server.start(host, 0)
+    try:
+        assert fetch(port, "/readyz", "[::1]") == (200, "ok\n")
+        other = AdminServer(CollectorRegistry(), alive=lambda: None, ready=lambda: None)
+        with pytest.raises(OSError, match=re.escape(f"cannot listen on [{host}]:{port}: ")):
+            other.start(host, port)
+    finally:
+        server.close()
 
 
 def test_a_taken_port_is_named(admin):
@@ -159,7 +183,7 @@ def test_without_files_it_waits(monkeypatch):
     """Who cannot be accepted for lack of files is tried again after a while, not at once."""
     pauses = []
     monkeypatch.setattr(metrics.time, "sleep", pauses.append)
-    server = metrics._Server(("127.0.0.1", 0), None)
+    server = metrics._Server("127.0.0.1", 0, None)
     server.socket.close()
     server.socket = Full()
     with pytest.raises(OSError, match="files"):
