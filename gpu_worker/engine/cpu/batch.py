@@ -3,8 +3,11 @@
 from collections import deque
 from typing import NamedTuple
 
+import numpy as np
+
 from gpu_worker.engine.cpu.blocks import BlockPool
 from gpu_worker.engine.cpu.sequence import Sequence
+from gpu_worker.engine.protocol import SamplingParams
 
 
 class Row(NamedTuple):
@@ -18,6 +21,19 @@ class Row(NamedTuple):
     def samples(self) -> bool:
         """Whether the step computes the last known token, so that the next one can be chosen."""
         return self.start + self.size == self.sequence.length
+
+
+def lone_prompt(tokens: int, *, block: int, block_size: int) -> Row:
+    """Return a prompt outside of any batch, for a step of its own; it fits into the block."""
+    sequence = Sequence(
+        np.arange(tokens, dtype=np.int64),
+        SamplingParams(max_tokens=1),
+        max_tokens=1,
+        cache_salt="",
+        block_size=block_size,
+    )
+    sequence.blocks[0], sequence.block_count = block, 1
+    return Row(sequence, 0, tokens)
 
 
 class ContinuousBatch:

@@ -46,6 +46,11 @@ class BlockPool:
         """How many blocks sequences hold."""
         return self.size - self.available
 
+    @property
+    def spare(self) -> int | None:
+        """A block whose content nobody needs, for who writes to it before anybody allocates."""
+        return self._free[-1] if self._free else None
+
     def allocate(self) -> int | None:
         """Take a block of no known content, or None if all are held."""
         if self._free:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import structlog
 
-from gpu_worker.engine.cpu.batch import ContinuousBatch
+from gpu_worker.engine.cpu.batch import ContinuousBatch, lone_prompt
 from gpu_worker.engine.cpu.blocks import BlockPool
 from gpu_worker.engine.cpu.grammar_compiler import GrammarCompiler
 from gpu_worker.engine.cpu.network import Network
@@ -40,6 +40,8 @@ TOKENS_PER_STEP = 128
 STALLED_AFTER_S = 60.0
 CLOSE_TIMEOUT_S = 30.0
 WARM_UP_SALT = "warm-up"
+# From some tokens on, a step wants the weights in another order than that of decoding.
+PACKING_TOKENS = 16
 
 _Value = TypeVar("_Value")
 
@@ -146,17 +148,19 @@ class CpuEngine:
     async def warm_up(self) -> None:
         """Generate two tokens that count nowhere; to be called before anything else is generated.
 
-        The first inference compiles, and holds up the event loop for seconds.
+        The first inference compiles, and holds up the event loop for seconds. What more there is to
+        do for longer prompts is done afterwards, before the first of them or with nobody waiting.
 
         Raises:
             EngineError: the engine does not generate.
         """
-        # A longer prompt compiles for twice as long, and saves the first request 0.05 s.
+        # A longer prompt would take twice as long.
         greedy = SamplingParams(max_tokens=2, temperature=0)
         await self.generate([0], greedy, take=lambda _: False, cache_salt=WARM_UP_SALT)
         # Nothing runs, so that the step thread counts nothing.
         self._batch.forget_counts()
         self._completion_tokens = 0
+        self._commands.put(self._pack)
 
     async def generate(
         self,
@@ -297,6 +301,17 @@ class CpuEngine:
 
     def _stop(self) -> None:
         self._stopping = True
+
+    def _pack(self) -> None:
+        """Compute a prompt that nobody has sent, for which weights are packed once and for all."""
+        block, size = self._pool.spare, self._network.block_size
+        if block is None:
+            return
+        self._step_began = self._clock()
+        self._network.forward(
+            [lone_prompt(min(PACKING_TOKENS, size), block=block, block_size=size)]
+        )
+        self._step_began = None
 
     def _step(self) -> None:
         rows = self._batch.plan()

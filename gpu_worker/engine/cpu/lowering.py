@@ -20,13 +20,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gpu_worker.engine.cpu.batch import Row
+from gpu_worker.engine.cpu.batch import lone_prompt
 from gpu_worker.engine.cpu.conversion import HEADS
 from gpu_worker.engine.cpu.graph import compile_graph, heads_of, read_graph
 from gpu_worker.engine.cpu.network import PagedNetwork, available_cores, load_network
 from gpu_worker.engine.cpu.runtime import import_openvino
-from gpu_worker.engine.cpu.sequence import Sequence
-from gpu_worker.engine.protocol import SamplingParams
 
 # Beyond that the weights take longer than the passes, and exporting them several times as much.
 MOST_BYTES = 1 << 30
@@ -107,12 +105,5 @@ def _export(compiled: Any, texts: list[bytes], model: Path) -> None:
 def _first_logits(network: PagedNetwork) -> npt.NDArray[np.float32]:
     """Compute a short prompt."""
     network.allocate(1)
-    sequence = Sequence(
-        np.arange(PROMPT_TOKENS, dtype=np.int64),
-        SamplingParams(max_tokens=1),
-        max_tokens=1,
-        cache_salt="",
-        block_size=network.block_size,
-    )
-    sequence.blocks[0], sequence.block_count = 0, 1
-    return network.forward([Row(sequence, 0, PROMPT_TOKENS)]).copy()
+    prompt = lone_prompt(PROMPT_TOKENS, block=0, block_size=network.block_size)
+    return network.forward([prompt]).copy()

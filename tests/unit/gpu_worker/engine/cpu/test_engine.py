@@ -26,8 +26,10 @@ class CountingNetwork:
         self.inside = threading.Event()  # a step has begun
         self.error = None
         self.free_steps = 0  # these do not wait
+        self.rows = []  # of the last step
 
     def forward(self, rows):
+        self.rows = rows
         if self.free_steps:
             self.free_steps -= 1
         else:
@@ -71,6 +73,19 @@ async def tokens(stream):
 async def test_generates(engine):
     """Tokens come in order, up to max_tokens."""
     assert await tokens(generate(engine)) == [3, 4, 5, 6]
+
+
+async def test_a_prompt_that_nobody_sent_follows_the_warm_up(engine, network):
+    """It is longer, so that weights are packed for it, and counts nowhere."""
+    network.free_steps = 2
+    network.gate.clear()
+    await engine.warm_up()
+    assert await asyncio.to_thread(network.inside.wait, 10)
+    assert [row.size for row in network.rows] == [network.block_size]
+    network.gate.set()
+    assert await tokens(generate(engine)) == [3, 4, 5, 6]
+    stats = engine.stats()
+    assert (stats.prompt_tokens, stats.completion_tokens, stats.kv_blocks_used) == (2, 4, 0)
 
 
 @pytest.mark.parametrize(
