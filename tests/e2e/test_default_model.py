@@ -9,6 +9,7 @@ import httpx
 import pytest
 import schemas
 from grammar_texts import GrammarTexts
+from processors import needs_avx2
 
 from gpu_worker.engine.cpu.model_source import DEFAULT_SHA256
 from gpu_worker.engine.grammar import Json
@@ -62,6 +63,7 @@ def default_stack(shared_machine):
 
 
 @pytest.mark.usefixtures("default_stack")
+@needs_avx2
 def test_it_is_lowered(shared_machine):
     """It was lowered when it was converted: only so does a worker start as fast as it may."""
     folder = shared_machine.cache / "fastrun" / "models"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from processors import needs_avx2
 
 from gpu_worker.engine.cpu import lowering
 from gpu_worker.engine.cpu.model_source import ModelSource
@@ -33,6 +34,7 @@ def content(model):
     return {path.name: path.read_bytes() for path in model.parent.iterdir()}
 
 
+@needs_avx2
 def test_a_lowered_model_takes_the_place_of_the_converted_one(model):
     """It is smaller in operators, knows its heads, and is used in place of the other."""
     before = content(model)
