@@ -17,6 +17,7 @@ from gpu_worker.config import Config as WorkerConfig
 ROOT = Path(__file__).parents[2]
 HEAD = ROOT / "deploy" / "head" / "compose.yaml"
 WORKER = ROOT / "deploy" / "worker" / "compose.yaml"
+PASSWORD = "${POSTGRES_PASSWORD:?set POSTGRES_PASSWORD in .env}"
 UNIT = ROOT / "deploy" / "worker" / "fastrun-worker.service"
 
 
@@ -51,6 +52,7 @@ def test_a_head_publishes_what_workers_need():
     assert set(head) <= set(base)
     published = [port for each in head.values() for port in each.get("ports", ())]
     environment = {**base["auth"]["environment"], **head["auth"]["environment"]}
+    environment["DATABASE_URL"] = environment["DATABASE_URL"].replace(PASSWORD, "secret")
     environment["FASTRUN_AUTH_PEPPER"] = "ab" * 32
     environment["FASTRUN_AUTH_PREVIOUS_PEPPERS"] = ""
     # What has no value comes from .env, where there is none.

@@ -21,10 +21,6 @@ DEFAULT_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db
 # files say nothing, and at temperature 1 so small a model rambles.
 DEFAULT_TEMPERATURE = 0.2
 DEFAULT_TOP_P = 0.9
-# It says nothing of repetition. At that temperature most answers, also one to "Hello!", end in a
-# loop that only max_tokens ends: of six open questions five did, and two with this. More of it
-# gains little, and costs facts.
-DEFAULT_REPETITION_PENALTY = 1.05
 
 
 class ModelSource(msgspec.Struct, frozen=True):
@@ -36,7 +32,6 @@ class ModelSource(msgspec.Struct, frozen=True):
     # How to sample where neither request nor file says; None leaves it to the neutral value.
     temperature: float | None = None
     top_p: float | None = None
-    repetition_penalty: float | None = None
     dialect: Dialect = Dialect()  # what is set by hand
     public: PublicFacts = PublicFacts()
 
@@ -94,6 +89,5 @@ def default_source(package: str = DEFAULT_PACKAGE) -> ModelSource:
                 DEFAULT_SHA256,
                 temperature=DEFAULT_TEMPERATURE,
                 top_p=DEFAULT_TOP_P,
-                repetition_penalty=DEFAULT_REPETITION_PENALTY,
             )
     raise ModelError(NO_MODEL)

@@ -76,8 +76,6 @@ def _prepare_gguf(
     facts = msgspec.json.decode((folder / FACTS).read_bytes(), type=ModelFacts)
     if facts.temperature is None and facts.top_p is None:
         facts = msgspec.structs.replace(facts, temperature=source.temperature, top_p=source.top_p)
-    if facts.repetition_penalty is None:
-        facts = msgspec.structs.replace(facts, repetition_penalty=source.repetition_penalty)
     return _prepared(source.name, precision, folder, facts)
 
 

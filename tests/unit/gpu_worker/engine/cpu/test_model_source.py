@@ -41,7 +41,7 @@ def test_default_is_found_without_importing_its_package():
     source = model_source(None)
     assert (source.name, source.sha256) == (DEFAULT_NAME, DEFAULT_SHA256)
     assert source == model_source(DEFAULT_NAME)
-    assert (source.temperature, source.top_p, source.repetition_penalty) == (0.2, 0.9, 1.05)
+    assert (source.temperature, source.top_p) == (0.2, 0.9)
 
 
 def test_missing_default():
