@@ -13,6 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from fastrun.cli.errors import CommandError
+from fastrun.local import lock_file
 from fastrun.local.folder import default_path
 from fastrun.service import config, private_file
 from fastrun.service.authority import fingerprint, identity_of
@@ -100,17 +101,7 @@ class WorkerFolder:
 
     def is_taken(self) -> bool:
         """Whether a process has it: a worker that runs, or one that is joining."""
-        try:
-            descriptor = os.open(self.path / _LOCK, os.O_RDONLY)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(descriptor)
-        return False
+        return lock_file.holder(self.path / _LOCK) is not None
 
     def joined(self) -> Joined | None:
         """What was told when it joined; None: it has not.

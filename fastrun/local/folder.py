@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from fastrun.local import lock_file
 from fastrun.local.errors import LocalError
 from fastrun.local.temporary_folder import TemporaryFolder
 from fastrun.service import private_file
@@ -154,17 +155,7 @@ class DataFolder:
 
     def holder(self) -> int | None:
         """The process id of whoever has taken this folder; None: nobody has."""
-        try:
-            descriptor = os.open(self.path / _LOCK, os.O_RDONLY)
-        except OSError:
-            return None
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return int(os.pread(descriptor, 20, 0) or 0)
-        finally:
-            os.close(descriptor)
-        return None
+        return lock_file.holder(self.path / _LOCK)
 
     def _make(self) -> None:
         # As root, Postgres runs as another user, who has to pass through.

@@ -37,27 +37,20 @@ Address = Annotated[str, msgspec.Meta(pattern=_PORT, description="host:port")]
 AddressOrNone = Annotated[str, msgspec.Meta(pattern=f"^$|{_PORT}", description="host:port")]
 _HOST = r"(\[[\w:.%]+\]|[^\[\]@/?#:,]*)(:\d*)?"
 _DATABASE_URL = rf"postgres(ql)?://([^\[\]/?#]*@)?{_HOST}(,{_HOST})*([/?].*)?$"
-# What the driver says of another one quotes what may be the password.
-_DATABASE_URL_WORDS = (
-    "postgresql://user:password@host:port/database, with [ ] / ? # in a password as "
-    "%5B %5D %2F %3F %23"
-)
-DatabaseUrl = Annotated[
-    str,
-    msgspec.Meta(
-        pattern=f"^{_DATABASE_URL}",
-        description=_DATABASE_URL_WORDS,
+
+
+def _database_url(pattern: str) -> msgspec.Meta:
+    return msgspec.Meta(
+        pattern=pattern,
+        # What the driver says of another one quotes what may be the password.
+        description="postgresql://user:password@host:port/database, with [ ] / ? # in a password "
+        "as %5B %5D %2F %3F %23",
         extra={"environment": "DATABASE_URL"},
-    ),
-]
-DatabaseUrlOrNone = Annotated[
-    str,
-    msgspec.Meta(
-        pattern=f"^$|^{_DATABASE_URL}",
-        description=_DATABASE_URL_WORDS,
-        extra={"environment": "DATABASE_URL"},
-    ),
-]
+    )
+
+
+DatabaseUrl = Annotated[str, _database_url(f"^{_DATABASE_URL}")]
+DatabaseUrlOrNone = Annotated[str, _database_url(f"^$|^{_DATABASE_URL}")]
 LogLevel = Literal["debug", "info", "warning", "error"]
 MOST_S = 30 * 86_400
 """The longest time, in seconds: its milliseconds fit the messages between services, and none of
