@@ -53,9 +53,15 @@ def chat(tokens):
 
 
 def kill(machine, *programs):
-    for pid, line in machine.processes().items():
-        if any(program in line for program in programs):
-            os.kill(pid, signal.SIGKILL)
+    """Kill them at one moment: none sees another one end."""
+    pids = [
+        pid
+        for pid, line in machine.processes().items()
+        if any(program in line for program in programs)
+    ]
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            os.kill(pid, number)
 
 
 async def kill_edges(machine, chance):
